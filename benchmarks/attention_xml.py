@@ -58,8 +58,8 @@ def make_slice(given: argparse.Namespace, folder: Path) -> None:
     import numpy as np
 
     import labelwise as lw
-    from labelwise.encoders.word_config import WordsConfig
-    from labelwise.encoders.words import first_words
+    from labelwise.nn.config import WordsConfig
+    from labelwise.nn.words.vocabulary import first_words
 
     whole, others = lw.read(given.data, split="train"), lw.read(given.data, split="test")
     random = np.random.default_rng(given.seed)

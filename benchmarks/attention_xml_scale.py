@@ -34,18 +34,17 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     import torch
     from scipy import sparse
 
-    from labelwise.codes.candidates import training_nodes
-    from labelwise.encoders.recurrent import RecurrentEncoder
-    from labelwise.encoders.word_config import RecurrentConfig
-    from labelwise.encoders.words import WordTokens
-    from labelwise.fit_context import FitContext
-    from labelwise.heads.label_attention import LabelAttention
-    from labelwise.heads.label_outputs import SharedOutput
+    from labelwise.labelspace.tree import training_nodes
     from labelwise.methods.word_networks import WordTraining
-    from labelwise.networks.levels import AttentionLevel, Parents
-    from labelwise.training.callbacks import Callback
-    from labelwise.training.level_fitting import LevelData, LevelFitting
-    from labelwise.training.loop import train
+    from labelwise.nn.config import RecurrentConfig
+    from labelwise.nn.heads.attention import LabelAttention, SharedOutput
+    from labelwise.nn.levels import AttentionLevel, Parents
+    from labelwise.nn.train.callbacks import Callback
+    from labelwise.nn.train.fit import LevelData, LevelFitting
+    from labelwise.nn.train.loop import train
+    from labelwise.nn.words.recurrent import RecurrentEncoder
+    from labelwise.nn.words.vocabulary import WordTokens
+    from labelwise.runtime.fit_context import FitContext
 
     random = np.random.default_rng(0)
     tokens = WordTokens(

@@ -39,7 +39,7 @@ def command(*words: str) -> dict[str, float]:
 
 def once(run: Path, *words: str) -> dict[str, float]:
     """The command of a run and what it took, unless the run is finished."""
-    from labelwise.run_schema import is_finished
+    from labelwise.io.run_schema import is_finished
 
     took = run.with_name(f"{run.name}-took.json")
     if not is_finished(run):
@@ -49,18 +49,18 @@ def once(run: Path, *words: str) -> dict[str, float]:
 
 def measure(folder: Path, budget: str, limit: int | None, runs: Path) -> dict[str, Any]:
     """Both runs of a data set, and their figures."""
-    from labelwise.auto.judge import Judge, checked_metric
-    from labelwise.auto.run_auto import MOST_DOCUMENTS
-    from labelwise.auto_schema import AutoRecord
     from labelwise.config import ConfigSource
     from labelwise.data.read import find_parts
-    from labelwise.methods.base import load
-    from labelwise.report.paired import PairedScores, saved_predictions
-    from labelwise.run_schema import AUTO, CONFIG, Results, read_json
-    from labelwise.run_schema import RESULTS as SCORES
+    from labelwise.io.run_schema import AUTO, CONFIG, Results, read_json
+    from labelwise.io.run_schema import RESULTS as SCORES
+    from labelwise.metrics.paired import PairedScores, saved_predictions
+    from labelwise.model.method import load
+    from labelwise.report.schema import AutoRecord
     from labelwise.runs.config import run_config
+    from labelwise.runs.data import load_run_data
     from labelwise.runs.evaluate import sample
-    from labelwise.runs.load_data import load_run_data
+    from labelwise.tuning.auto import MOST_DOCUMENTS
+    from labelwise.tuning.ladder import Judge, checked_metric
 
     named = f"{folder.name}-{limit or 'all'}"
     default, chosen = runs / f"{named}-default", runs / f"{named}-auto-{budget}"

@@ -61,7 +61,7 @@ def prepare(data: Path, columns: int, documents: int | None, folder: Path) -> tu
 def worker(folder: Path, side: str, joined: bool) -> None:
     """Train and predict once, with `joined` from one CSR matrix; figures to standard output."""
     import labelwise as lw
-    from labelwise.data.blocks import Blocks
+    from labelwise.data.csr import Blocks
 
     kind = np.float16 if side == "float16" else np.float32
 

@@ -39,8 +39,8 @@ METRICS = ("P@1", "P@3", "P@5", "nDCG@5")
 
 def encoder_of(folder: str, length: int, precision: str = "float32") -> Any:
     """The encoder with mean pooling."""
-    from labelwise.encoders.config import EncoderConfig
-    from labelwise.encoders.transformer import open_encoder
+    from labelwise.nn.config import EncoderConfig
+    from labelwise.nn.text.transformer import open_encoder
     from labelwise.strings import Strings
 
     config = EncoderConfig(model=folder, pooling="mean", max_length=length, precision=precision)
@@ -51,8 +51,7 @@ def one_batch_at_a_time(encoder: Any, texts: Any) -> np.ndarray:
     """The loop that labelwise had before."""
     import torch
 
-    from labelwise.encoders.base import tensors_of
-    from labelwise.encoders.batches import batches_by_length
+    from labelwise.nn.inputs import batches_by_length, tensors_of
 
     tokens = encoder.tokenizer.encode(texts, encoder.config)
     vectors = np.empty((len(texts), encoder.width), np.float32)
@@ -70,8 +69,8 @@ def opened(side: str, folder: str, length: int) -> Callable[[list[str]], np.ndar
         model = SentenceTransformer(folder, device="cpu")
         model.max_seq_length = length
         return lambda texts: model.encode(texts, show_progress_bar=False)
-    from labelwise.device import torch_threads
-    from labelwise.encoders.corpus import encode_corpus
+    from labelwise.nn.encode import encode_corpus
+    from labelwise.runtime.device import torch_threads
     from labelwise.strings import Strings
 
     encoder = encoder_of(folder, length, "int8" if side == "int8" else "float32")
@@ -149,9 +148,9 @@ def ranker(given: argparse.Namespace) -> list[dict[str, Any]]:
     from dataclasses import replace
 
     import labelwise as lw
-    from labelwise.device import torch_threads
-    from labelwise.encoders.corpus import encode_corpus
-    from labelwise.encoders.vector_cache import cache_folder
+    from labelwise.nn.encode import encode_corpus
+    from labelwise.nn.vector_cache import cache_folder
+    from labelwise.runtime.device import torch_threads
 
     train = lw.read(given.data[0], split="train")
     train = train.take(np.random.default_rng(7).permutation(len(train))[: given.train])
@@ -239,8 +238,8 @@ def main() -> None:
     stored = RESULTS.with_suffix(".json")
     figures = json.loads(stored.read_text()) if stored.exists() else {}
     if given.data:
-        from labelwise.parallel import threads
         from labelwise.runs.machine import describe_machine
+        from labelwise.runtime.threads import threads
 
         figures |= {"encoder": "all-MiniLM-L6-v2", "threads": threads(), "processor": describe_machine()["cpu"]}
         if given.ranker:

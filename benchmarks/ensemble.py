@@ -29,11 +29,10 @@ DEPTH = 50
 def measure(given: argparse.Namespace) -> dict[str, Any]:
     """The scores of members and combinations."""
     import labelwise as lw
-    from labelwise.codes.average import MISSING, side_by_side
-    from labelwise.methods.combination import Combination
-    from labelwise.methods.ensemble_learning import Held, fitted_calibrations, learned
-    from labelwise.methods.threshold import are_right
+    from labelwise.ensembles.combine import Combination, Held, fitted_calibrations, learned
+    from labelwise.linear.trees import MISSING, side_by_side
     from labelwise.metrics.names import parse_metric
+    from labelwise.model.calibration import are_right
 
     valid, test = (lw.read(given.data, split=split) for split in ("valid", "test"))
     whole = lw.Ensemble(members=given.members).fit()

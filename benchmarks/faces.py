@@ -108,7 +108,7 @@ def pixel_result(pairs, size: int):
     """Verification by the cosine of centred pixels."""
     from PIL.Image import Resampling
 
-    from labelwise.data.image_files import open_image, square
+    from labelwise.data.images import open_image, square
     from labelwise.metrics.verification import verify
 
     middle = [
@@ -123,7 +123,7 @@ def pixel_result(pairs, size: int):
 
 def measured(model, data, pairs) -> dict:
     """Train and verify one model."""
-    from labelwise.runs.verify import verify_pairs
+    from labelwise.commands.small import verify_pairs
 
     wall, cpu = time.monotonic(), time.process_time()
     model.fit(data)
@@ -200,9 +200,9 @@ def main() -> None:
     given.epochs = given.epochs or EPOCHS[given.people]
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-    from labelwise.data.pairs import read_pairs
+    from labelwise.commands.small import VerificationRun
+    from labelwise.data.faces import read_pairs
     from labelwise.report.verification import roc_chart
-    from labelwise.runs.verify import VerificationRun
 
     with tempfile.TemporaryDirectory() as folder:
         root = extracted(given.data, folder)

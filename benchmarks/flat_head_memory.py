@@ -85,7 +85,7 @@ def bound(n_labels: int) -> float:
 
 def table(runs: dict[int, dict[str, float]]) -> str:
     """The results as a Markdown page."""
-    from labelwise.parallel import threads
+    from labelwise.runtime.threads import threads
 
     lines = [
         "# Memory of the flat head",

@@ -37,7 +37,7 @@ STEPS = ("draw", "cluster", "solve", "predict")
 
 def blocks(folder: Path, part: str):
     """The features of a part: TF-IDF, and vectors in memory."""
-    from labelwise.data.blocks import Blocks
+    from labelwise.data.csr import Blocks
 
     return Blocks(sparse.csr_array(sparse.load_npz(folder / f"{part}.npz")), np.load(folder / f"{part}.npy"))
 
@@ -52,9 +52,9 @@ def train(folder: Path, given, stage: str) -> dict[str, float]:
     Finished work is kept in the folder, so that `solve` begins with the tree, and an interrupted one resumes.
     """
     import labelwise as lw
-    from labelwise.fit_context import FitContext
     from labelwise.linear import trees as linear_trees
     from labelwise.methods import linear_tree
+    from labelwise.runtime.fit_context import FitContext
 
     features, labels = blocks(folder, "train"), sparse.csr_array(sparse.load_npz(folder / "train_labels.npz"))
     solver = {"threshold": given.threshold, "max_passes": given.passes}

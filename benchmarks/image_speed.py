@@ -24,10 +24,9 @@ from PIL import Image
 from torch import nn
 
 import labelwise as lw
-from labelwise.encoders.backbone_config import BackboneConfig
-from labelwise.encoders.image_encoder import ImageEncoder
-from labelwise.encoders.resnet import ResNet
-from labelwise.parallel import threads
+from labelwise.nn.config import BackboneConfig
+from labelwise.nn.images.networks import ImageEncoder, ResNet
+from labelwise.runtime.threads import threads
 
 RESULTS = Path(__file__).parent / "results"
 LABELS, BATCH, PADDING, WORKERS = 100, 64, 4, 2
@@ -83,7 +82,7 @@ def ours(kind, images, labels, options):
     def log(**_):
         times.append(time.perf_counter())
 
-    from labelwise.fit_context import FitContext
+    from labelwise.runtime.fit_context import FitContext
 
     one_each = np.eye(LABELS, dtype=np.float32)[labels]
     data = lw.Dataset(one_each, **{kind: images})

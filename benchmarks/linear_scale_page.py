@@ -54,7 +54,7 @@ def shape_of(row: dict[str, Any]):
 def estimates(row: dict[str, Any]) -> dict[str, Any]:
     """What `labelwise plan` says of the same training: CPU seconds, peak memory, model, latency; and from when."""
     import labelwise as lw
-    from labelwise.runs.machine_constants import machine_constants
+    from labelwise.runs.measure import machine_constants
 
     constants = machine_constants()
     cost = lw.LinearTree(trees=1)._cost(shape_of(row), constants)
@@ -139,10 +139,10 @@ def _beyond(rows: list[dict[str, Any]]) -> list[str]:
     from dataclasses import replace
 
     import labelwise as lw
-    from labelwise.codes.bucket_plan import plan_buckets
     from labelwise.costs import Machine, on_machine
     from labelwise.formatting import duration, size
-    from labelwise.runs.machine_constants import machine_constants
+    from labelwise.labelspace.proposals import plan_buckets
+    from labelwise.runs.measure import machine_constants
 
     constants, last = machine_constants(), shape_of(rows[-1])
     lines = [
@@ -174,7 +174,7 @@ def _beyond(rows: list[dict[str, Any]]) -> list[str]:
 
 def chart(rows: list[dict[str, Any]]):
     """Time, memory, size and latency against labels, with estimates and straight lines."""
-    from labelwise.report.drawing import MUTED, SERIES, Chart
+    from labelwise.report.charts import MUTED, SERIES, Chart
 
     kinds = (
         ("train cpu", "training (CPU s)", 1.0), ("peak", "peak memory (GB)", 1e-9), ("bytes", "model (MB)", 1e-6),

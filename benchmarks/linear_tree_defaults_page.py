@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from labelwise.report.drawing import INK, MARKERS, MUTED, SERIES, Chart
+from labelwise.report.charts import (
+    INK,
+    MARKERS,
+    MUTED,
+    SERIES,
+    Chart,
+)
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
 FACTOR_COLOURS = 6

@@ -58,7 +58,7 @@ def draw(rows: list[dict[str, float]], title: str, path: Path) -> None:
     """Time and size against labels, with straight lines through the largest slice for comparison."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    from labelwise.report.drawing import MUTED, SERIES, Chart
+    from labelwise.report.charts import MUTED, SERIES, Chart
 
     def panels(figure) -> None:
         labels = [row["labels"] for row in rows]

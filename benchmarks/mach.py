@@ -50,7 +50,7 @@ def features(folder: str, documents: int, tests: int, seed: int) -> tuple[Any, .
 def side(kind: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     """Train and evaluate one method in this process."""
     import labelwise as lw
-    from labelwise.codes.buckets import BucketTables
+    from labelwise.labelspace.buckets import BucketTables
 
     x, y, xt, yt = (sparse.csr_array(sparse.load_npz(folder / f"{name}.npz")) for name in ("x", "y", "xt", "yt"))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

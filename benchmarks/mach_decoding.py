@@ -25,10 +25,10 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.codes.bucket_search import BucketSearch
-from labelwise.codes.buckets import BucketTables
 from labelwise.kernels.jit import jit
-from labelwise.parallel import ranges, run_all, set_threads, threads
+from labelwise.labelspace.bucket_search import BucketSearch
+from labelwise.labelspace.buckets import BucketTables
+from labelwise.runtime.threads import ranges, run_all, set_threads, threads
 from labelwise.topk import TopK
 
 RESULTS = Path(__file__).parent / "results" / "mach_decoding.md"

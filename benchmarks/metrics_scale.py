@@ -63,7 +63,7 @@ def measure(folder: Path, documents: int, labels: int, k: int) -> dict[str, floa
 
     from labelwise.metrics.evaluate import evaluate
     from labelwise.metrics.per_label import write_label_table
-    from labelwise.parallel import threads
+    from labelwise.runtime.threads import threads
     from labelwise.topk import TopK
 
     indices, indptr = np.load(folder / "indices.npy"), np.load(folder / "indptr.npy")

@@ -116,9 +116,9 @@ def step_seconds(head, train, batch: int) -> float:
     """Median seconds of loss, gradients and update of the head on random vectors, after the training."""
     import torch
 
-    from labelwise.heads.base import Targets
-    from labelwise.networks.settings import OptimiserConfig
-    from labelwise.training.optimisers import make_optimisers
+    from labelwise.nn.config import OptimiserConfig
+    from labelwise.nn.heads.base import Targets
+    from labelwise.nn.train.optim import make_optimisers
 
     head.requires_grad_(True).train()
     optimisers = make_optimisers(head, OptimiserConfig(name="adamw", rate=1e-6), (), head.row_tables)
@@ -210,11 +210,10 @@ def synthetic_step(kind: str, n_labels: int, steps: int) -> dict[str, float]:
     """Steps of one head on random vectors with five random labels each; run in a process of its own."""
     import torch
 
-    from labelwise.heads.base import Targets
-    from labelwise.heads.digit_config import DigitHeadConfig
-    from labelwise.heads.make_head import make_head
-    from labelwise.networks.settings import OptimiserConfig
-    from labelwise.training.optimisers import make_optimisers
+    from labelwise.nn.config import DigitHeadConfig, OptimiserConfig
+    from labelwise.nn.heads.base import Targets
+    from labelwise.nn.heads.make_head import make_head
+    from labelwise.nn.train.optim import make_optimisers
 
     settings: dict = {"kind": kind, "heads": 2}
     if kind == "cascade":

@@ -66,8 +66,8 @@ def prepare(archive: Path, folder: Path, classes: int) -> None:
     """Unpack, read through `labelwise.read`, decode once, and write the three parts as native data."""
     import labelwise as lw
     from labelwise.data.archives import unpack
-    from labelwise.encoders.image_config import ImageConfig
-    from labelwise.encoders.images import ImageInputs
+    from labelwise.nn.config import ImageConfig
+    from labelwise.nn.images.inputs import ImageInputs
 
     unpack(archive, folder / "files")
     data = lw.read(folder / "files", "image_folder")
@@ -110,8 +110,8 @@ def side(folder: Path, head: dict, epochs: float, seed: int, batch: int) -> dict
     model.check_needs()
     import accelerate  # noqa: F401  imports count neither as time nor as memory of training
 
-    import labelwise.training.collapse
-    import labelwise.training.loop
+    import labelwise.nn.train.loop
+    import labelwise.nn.train.monitor
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     wall, cpu = time.perf_counter(), time.process_time()

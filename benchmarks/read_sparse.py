@@ -45,7 +45,7 @@ def make_file(path: Path, megabytes: float, seed: int = 0) -> None:
     from scipy import sparse
 
     from labelwise.data.dataset import Dataset
-    from labelwise.data.formats import xc
+    from labelwise.data.formats import sparse_text as xc
 
     rng = np.random.default_rng(seed)
     n_documents = int(megabytes * 1e6 / BYTES_A_DOCUMENT)
@@ -74,7 +74,7 @@ def head_of(path: Path, part: Path, megabytes: float) -> None:
 
 def measure_labelwise(path: Path) -> dict[str, float]:
     """One read by labelwise: seconds, peak and final bytes."""
-    from labelwise.data.formats import xc
+    from labelwise.data.formats import sparse_text as xc
     from labelwise.data.options import ReadOptions
 
     with tempfile.TemporaryDirectory() as folder:  # compiled code is loaded before the clock starts
@@ -103,7 +103,7 @@ def measure_sklearn(path: Path) -> dict[str, float]:
 
 def measure_omikuji(python: str, path: Path) -> dict[str, float]:
     """One read by omikuji, through the function that its training calls first."""
-    from labelwise.parallel import threads
+    from labelwise.runtime.threads import threads
 
     command = [python, "-c", OMIKUJI, str(path), str(threads())]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -123,7 +123,7 @@ def in_process(reader: str, path: Path) -> dict[str, float]:
 
 def table(rows: dict[str, list[dict[str, float]]], sizes: dict[str, int], repeats: int) -> str:
     """The results as a Markdown page."""
-    from labelwise.parallel import threads
+    from labelwise.runtime.threads import threads
 
     lines = [
         "# Reading sparse text (XC repository format)",

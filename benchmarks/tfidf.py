@@ -108,7 +108,7 @@ def in_process(side: str, folder: str, ngrams: tuple[int, int]) -> dict[str, flo
 
 def table(runs: dict[tuple[str, int], list[dict[str, float]]], folder: str, repeats: int) -> str:
     """The results as a Markdown page."""
-    from labelwise.parallel import threads
+    from labelwise.runtime.threads import threads
 
     lines = [
         "# TF-IDF",

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from labelwise.fit_context import FitContext
-from labelwise.networks.settings import TrainingConfig
-from labelwise.parallel import set_threads
-from labelwise.training.loop import train
+from labelwise.nn.config import TrainingConfig
+from labelwise.nn.train.loop import train
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.threads import set_threads
 
 
 class Network:

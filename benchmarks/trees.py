@@ -45,7 +45,7 @@ class Corpus:
     """Features and labels of the documents for training and for evaluation."""
 
     def __init__(self, name: str, train: Any, test: Any) -> None:
-        from labelwise.features.feature_order import FeatureOrder
+        from labelwise.features.rows import FeatureOrder
         from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf
 
         self.name, tfidf = name, Tfidf(LINEAR_TFIDF)
@@ -116,7 +116,7 @@ def corpora(folders: list[Path], limit: int) -> list[tuple[str, Any]]:
 def words_as_labels(train: Any, test: Any) -> tuple[Any, Any]:
     """A corpus with many labels per document: the words that follow the beginning of a text."""
     import labelwise as lw
-    from labelwise.data.label_space import labels_from_lists
+    from labelwise.data.csr import labels_from_lists
 
     def parts(data: Any) -> tuple[list[str], list[set[str]]]:
         words = [text.split(" ") for text in data.texts]
@@ -134,7 +134,7 @@ def words_as_labels(train: Any, test: Any) -> tuple[Any, Any]:
 
 def pecos_trees(corpus: Corpus, python: str, seeds: list[int]) -> dict[int, tuple[Any, float]]:
     """PECOS's trees and their CPU seconds, by seed."""
-    from labelwise.codes.tree import LabelTree
+    from labelwise.labelspace.tree import LabelTree
 
     with tempfile.TemporaryDirectory() as folder:
         for name, matrix in (("X", corpus.features), ("Y", corpus.labels)):
@@ -157,8 +157,8 @@ def pecos_trees(corpus: Corpus, python: str, seeds: list[int]) -> dict[int, tupl
 
 def our_tree(corpus: Corpus, seed: int, starts: int) -> tuple[Any, float]:
     """Our tree and its CPU seconds."""
-    from labelwise.codes.tree import LabelTree
-    from labelwise.features.label_features import pifa
+    from labelwise.features.labels import pifa
+    from labelwise.labelspace.tree import LabelTree
 
     begin = time.process_time()
     tree = LabelTree.balanced(pifa(corpus.features, corpus.labels, keep=500), seed=seed, starts=starts)

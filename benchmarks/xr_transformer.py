@@ -43,9 +43,9 @@ the value divided by that of labelwise."""
 def make_inputs(given: argparse.Namespace, folder: Path) -> dict:
     """Write texts, features, labels, tree and settings; returns sizes."""
     import labelwise as lw
-    from labelwise.codes.tree import LabelTree
-    from labelwise.features.label_features import pifa
+    from labelwise.features.labels import pifa
     from labelwise.features.tfidf import Tfidf
+    from labelwise.labelspace.tree import LabelTree
 
     train = lw.read(given.data, split="train").take(slice(0, given.documents))
     used = np.flatnonzero(train.label_counts())

@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from labelwise import kept_memory
+from labelwise.runtime import memory as kept_memory
 from labelwise.testing.require import same_predictions
 
 __all__ = ["Stop", "default_malloc", "same_predictions"]

@@ -105,8 +105,8 @@ def write_encoder(folder: Path) -> None:
     """A folder ENCODER as transformers saves it, tiny and untrained."""
     import transformers
 
-    from labelwise.encoders.config import EncoderConfig
-    from labelwise.encoders.transformer import open_encoder
+    from labelwise.nn.config import EncoderConfig
+    from labelwise.nn.text.transformer import open_encoder
 
     lines = lw.Strings.of((folder / "texts.txt").read_text(encoding="utf-8").splitlines())
     encoder = open_encoder(EncoderConfig(model="tiny", max_length=16), lines, seed=0)

@@ -8,7 +8,7 @@ from forking import kill_soon_after
 from labelwise.cli.main import main
 
 AFTER_A_CHECKPOINT = """
-from labelwise.training.checkpoint_manager import CheckpointManager
+from labelwise.nn.train.checkpoint import CheckpointManager
 plain = CheckpointManager.save
 def save(self, state):
     plain(self, state)

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from labelwise import checks
+from labelwise.io import tensors as checks
 
 EXTREME = [0, -1, 1, 3, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63)]
 

@@ -8,8 +8,8 @@ import pytest
 from labelwise.config import ConfigSource
 from labelwise.data.catalogue import names
 from labelwise.runs.config import run_config
-from labelwise.sweep.search import grid_settings
-from labelwise.sweep.study import read_study
+from labelwise.tuning.study import read_study
+from labelwise.tuning.sweep_search import grid_settings
 
 ROOT = Path(__file__).parent.parent
 ALL = sorted((ROOT / "configs").rglob("*.yml"))

@@ -6,8 +6,8 @@ import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
-from labelwise.device_setting import requested_device, using_device
 from labelwise.errors import ConfigError
+from labelwise.runtime.device_setting import requested_device, using_device
 
 torch = pytest.importorskip("torch")
 
@@ -23,7 +23,7 @@ def gpus(monkeypatch):
 
 
 def device():
-    from labelwise.device import computing_device
+    from labelwise.runtime.device import computing_device
 
     return str(computing_device())
 

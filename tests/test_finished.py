@@ -3,9 +3,15 @@
 import numpy as np
 import pytest
 
-from labelwise import finished
 from labelwise.errors import DataError
-from labelwise.finished import find_finished, fingerprint, fingerprint_in, finished_folder, keep_finished
+from labelwise.runtime import finished
+from labelwise.runtime.finished import (
+    find_finished,
+    fingerprint,
+    fingerprint_in,
+    finished_folder,
+    keep_finished,
+)
 
 
 def test_fingerprints_tell_types_shapes_and_order_apart():

@@ -11,8 +11,8 @@ import pytest
 
 from conformance.planted import planted
 from conformance.small import small_and_short
-from labelwise.parallel import using_threads
 from labelwise.registry import METHODS, method_class
+from labelwise.runtime.threads import using_threads
 
 SECONDS = 60
 
@@ -58,7 +58,7 @@ import os
 import torch
 from conformance.planted import planted_texts
 from labelwise.methods.mach import Mach
-from labelwise.parallel import using_threads
+from labelwise.runtime.threads import using_threads
 from test_fork import ended_well
 
 data = planted_texts(n_documents=300, n_labels=12)

@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 
 import labelwise as lw
 from cli.commands import labelwise
-from labelwise.cli.explanations import show_explanation
-from labelwise.cli.tables import print_table
+from labelwise.cli.output import print_table, show_explanation
 from labelwise.cli.terminal import LogFormatter, echo, echo_json
-from labelwise.errors import ConfigError, DataError, LabelwiseError, MissingDependencyError, NotFittedError
+from labelwise.errors import (
+    ConfigError,
+    DataError,
+    LabelwiseError,
+    MissingDependencyError,
+    NotFittedError,
+)
 from labelwise.formatting import json_text, number, printable
 
 HOSTILE = "red\x1b[31m back\rspace\x08 c1\x9b2J bell\x07 title\x1b]0;x\x07 bidi\u202e half\ud800"

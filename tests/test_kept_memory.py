@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from common import default_malloc  # noqa: F401
-from labelwise import kept_memory
-from labelwise.kept_memory import is_set_by_environment, keep_freed_memory
+from labelwise.runtime import memory as kept_memory
+from labelwise.runtime.memory import is_set_by_environment, keep_freed_memory
 
 pytestmark = [
     pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left alone"),
@@ -32,8 +32,8 @@ def faults_of_steps(count: int) -> int:
 ALONE = """
 import resource
 import numpy as np
-from labelwise import kept_memory
-from labelwise.kept_memory import keep_freed_memory
+from labelwise.runtime import memory as kept_memory
+from labelwise.runtime.memory import keep_freed_memory
 
 def held():
     with open("/proc/self/statm") as file:
@@ -91,8 +91,8 @@ def test_the_last_of_several_blocks_gives_back():
 def test_predictions_that_fail_leave_no_block_open():
     """Also while somebody holds the error, and with it the frames of the loop over batches."""
     torch = pytest.importorskip("torch")
-    from labelwise.encoders.base import Vectors
-    from labelwise.networks.encoder_head import EncoderHead
+    from labelwise.nn.encoder_head import EncoderHead
+    from labelwise.nn.inputs import Vectors
 
     class Head(torch.nn.Module):
         def best(self, vectors, k):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from labelwise import mapped
 from labelwise.data.dataset import is_canonical_csr
+from labelwise.io import tensors as mapped
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 
 import labelwise as lw
 from labelwise.errors import ModelFormatError
-from labelwise.methods.card import PAGE_FILE, update_card
-from labelwise.store import FORMAT_VERSION, MANIFEST, OLDEST_VERSION
+from labelwise.io.folder import FORMAT_VERSION, MANIFEST, OLDEST_VERSION
+from labelwise.model.card import PAGE_FILE, update_card
 
 MODELS = Path(__file__).parent / "models"
 FOLDERS = sorted(path.parent for path in MODELS.glob("*/manifest.json"))

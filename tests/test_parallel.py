@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from labelwise import parallel
 from labelwise.errors import ConfigError
+from labelwise.runtime import threads as parallel
 
 
 def test_results_keep_the_order_of_the_items():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from labelwise.progress import progress, stage
+from labelwise.runtime.progress import progress, stage
 from test_time_budget import Clock
 
 

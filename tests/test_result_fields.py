@@ -4,18 +4,18 @@ from typing import Annotated
 
 import pytest
 
-from labelwise.config import Config
-from labelwise.registry import method_class, method_names
-from labelwise.result_fields import (
+from labelwise.config import (
     PART,
     RESULT,
     UNFINISHED,
+    Config,
     Decides,
     deciding_fields,
     differing_keys,
     ignored_fields,
     without_fields,
 )
+from labelwise.registry import method_class, method_names
 from labelwise.runs.config import RunConfig, deciding_values, json_schema
 
 
@@ -89,7 +89,7 @@ def test_marks_are_not_in_the_schema_that_editors_see():
 
 def test_what_is_only_logged_decides_nothing_and_older_work_is_still_found():
     """The settings that are hashed are those of before, when `log_every` was one of them."""
-    settings = pytest.importorskip("labelwise.networks.settings")
+    settings = pytest.importorskip("labelwise.nn.config")
     plain, logged = settings.TrainingConfig(), settings.TrainingConfig(log_every=1)
     assert deciding_fields(logged, RESULT) == deciding_fields(plain, RESULT)
     assert plain.part_of_the_result() == logged.part_of_the_result()

@@ -14,8 +14,8 @@ import labelwise
 SOURCE = Path(labelwise.__file__).parent
 # From the ground up, as in docs/design.md. Single files beside these folders are below all of them.
 ROOMS = [
-    "executors", "kernels", "data", "metrics", "features", "codes", "linear", "encoders", "heads", "networks", "training",
-    "methods", "testing", "report", "runs", "interop", "sweep", "auto", "serve", "cli",
+    "io", "runtime", "executors", "kernels", "data", "metrics", "features", "labelspace", "linear", "nn", "model",
+    "ensembles", "methods", "testing", "report", "runs", "commands", "tuning", "interop", "serve", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 HAND_OUT_ROOMS = ("__init__.py", "__main__.py", "registry.py")
@@ -67,11 +67,6 @@ def test_the_design_lists_the_rooms_and_files_there_are():
     assert re.findall(r"`(\w+)/`", first_cells) == [room for room in ROOMS if room in folders]
     single = next(line for line in table.splitlines() if line.startswith("| single files"))
     assert set(re.findall(r"`(\w+)`", single)) == {p.stem for p in SOURCE.glob("*.py")} - {"__init__"}
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_files_stay_short(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
 
 
 HEAVY = ("torch", "sklearn", "numba", "matplotlib", "jinja2", "transformers", "scipy")

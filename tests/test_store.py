@@ -9,8 +9,9 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
-from labelwise import store, tensor_file
 from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.io import folder as store
+from labelwise.io import tensors as tensor_file
 from labelwise.strings import Strings
 
 arrays = hnp.arrays(

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from labelwise.fit_context import FitContext, limited_time
-from labelwise.time_budget import (
+from labelwise.runtime.fit_context import FitContext, limited_time
+from labelwise.runtime.time_budget import (
     NO_LIMIT,
     RECORD_FILE,
     SMALLEST_BLOCK,

@@ -15,7 +15,7 @@ from pathlib import Path
 from measuring import Meter
 
 import labelwise as lw
-from labelwise.training import level_fitting
+from labelwise.nn.train import fit as level_fitting
 
 METRICS = ("P@1", "P@3", "P@5")
 WARM_UP = 80

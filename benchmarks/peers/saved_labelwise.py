@@ -12,7 +12,7 @@ def main() -> None:
     given = saved_options()
     os.environ["LABELWISE_THREADS"] = str(given.threads)
     import labelwise as lw
-    from labelwise.interop.import_model import import_model, read_foreign_model
+    from labelwise.interop.models import import_model, read_foreign_model
 
     meter = Meter("labelwise", "numpy", "numba")
     if given.train:

@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "AttentionXML": "labelwise.methods.attention_xml",
     "BiGRU": "labelwise.methods.bigru",
-    "Blocks": "labelwise.data.blocks",
+    "Blocks": "labelwise.data.csr",
     "Dataset": "labelwise.data.dataset",
     "Ensemble": "labelwise.methods.ensemble",
     "HybridLinear": "labelwise.methods.hybrid_linear",
@@ -28,14 +28,14 @@ _MODULES = {
     "TextEncoder": "labelwise.methods.text_encoder",
     "TopK": "labelwise.topk",
     "XRTransformer": "labelwise.methods.xr_transformer",
-    "concat": "labelwise.data.concat",
+    "concat": "labelwise.data.rows",
     "dataset": "labelwise.data.catalogue",
     "evaluate": "labelwise.metrics.evaluate",
-    "load": "labelwise.methods.base",
+    "load": "labelwise.model.method",
     "read": "labelwise.data.read",
     "read_splits": "labelwise.data.read",
-    "set_device": "labelwise.device_setting",
-    "set_threads": "labelwise.parallel",
+    "set_device": "labelwise.runtime.device_setting",
+    "set_threads": "labelwise.runtime.threads",
     "verify": "labelwise.metrics.verification",
     "write": "labelwise.data.write",
     "write_splits": "labelwise.data.write",
@@ -44,19 +44,19 @@ _MODULES = {
 __all__ = ["__version__", *_MODULES]
 
 if TYPE_CHECKING:
-    from labelwise.data.blocks import Blocks as Blocks
     from labelwise.data.catalogue import dataset as dataset
-    from labelwise.data.concat import concat as concat
+    from labelwise.data.csr import Blocks as Blocks
     from labelwise.data.dataset import Dataset as Dataset
     from labelwise.data.read import read as read
     from labelwise.data.read import read_splits as read_splits
+    from labelwise.data.rows import concat as concat
     from labelwise.data.write import write as write
     from labelwise.data.write import write_splits as write_splits
-    from labelwise.device_setting import set_device as set_device
-    from labelwise.methods.base import load as load
     from labelwise.metrics.evaluate import evaluate as evaluate
     from labelwise.metrics.verification import verify as verify
-    from labelwise.parallel import set_threads as set_threads
+    from labelwise.model.method import load as load
+    from labelwise.runtime.device_setting import set_device as set_device
+    from labelwise.runtime.threads import set_threads as set_threads
     from labelwise.signatures import AttentionXML as AttentionXML
     from labelwise.signatures import BiGRU as BiGRU
     from labelwise.signatures import Ensemble as Ensemble

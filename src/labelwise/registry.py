@@ -18,7 +18,7 @@ from labelwise import __version__
 from labelwise.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from labelwise.methods.base import Method
+    from labelwise.model.method import Method
 
 METHODS: dict[str, str] = {
     "attention_xml": "labelwise.methods.attention_xml:AttentionXML",

@@ -1,20 +1,11 @@
-"""Parameters of the methods, for editors: written by `python -m labelwise.methods.signature`."""
+"""Parameters of the methods, for editors: written by `python -m labelwise.model.signature`."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, Optional, Union
 
-from labelwise.codes.repartition import RepartitionConfig
-from labelwise.encoders.backbone_config import BackboneConfig
-from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.face_config import FaceNetworkConfig
-from labelwise.encoders.image_config import ImageConfig
-from labelwise.encoders.word_config import RecurrentConfig
-from labelwise.encoders.word_config import WordsConfig
 from labelwise.features.tfidf_config import TfidfConfig
-from labelwise.heads.config import HeadConfig
-from labelwise.heads.digit_config import DigitHeadConfig
-from labelwise.heads.margin_config import MarginConfig
-from labelwise.linear.level_trainer import SolverConfig
+from labelwise.labelspace.buckets import RepartitionConfig
+from labelwise.linear.solver import SolverConfig
 from labelwise.methods.attention_xml import AttentionXML as _AttentionXML
 from labelwise.methods.bigru import BiGRU as _BiGRU
 from labelwise.methods.ensemble import Ensemble as _Ensemble
@@ -31,9 +22,18 @@ from labelwise.methods.popularity import Popularity as _Popularity
 from labelwise.methods.text_encoder import TextEncoder as _TextEncoder
 from labelwise.methods.word_networks import WordTraining
 from labelwise.methods.xr_transformer import XRTransformer as _XRTransformer
-from labelwise.networks.fine_tuning_settings import FineTuningConfig
-from labelwise.networks.settings import MonitorConfig
-from labelwise.networks.settings import TrainingConfig
+from labelwise.nn.config import BackboneConfig
+from labelwise.nn.config import DigitHeadConfig
+from labelwise.nn.config import EncoderConfig
+from labelwise.nn.config import FaceNetworkConfig
+from labelwise.nn.config import HeadConfig
+from labelwise.nn.config import ImageConfig
+from labelwise.nn.config import MarginConfig
+from labelwise.nn.config import MonitorConfig
+from labelwise.nn.config import RecurrentConfig
+from labelwise.nn.config import TrainingConfig
+from labelwise.nn.config import WordsConfig
+from labelwise.nn.fine_tuning_settings import FineTuningConfig
 
 class AttentionXML(_AttentionXML):
     """A label tree with a BiLSTM and label-wise attention at each level: for long texts and many labels.

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from labelwise.auto import search
-from labelwise.auto.trials import read_trial, run_trial
+from labelwise.tuning import auto as search
+from labelwise.tuning.ladder import read_trial, run_trial
 from test_time_budget import Clock
 
 SECONDS = 0.05

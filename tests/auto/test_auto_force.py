@@ -10,8 +10,8 @@ from auto.steady import steady
 from cli.commands import labelwise
 from cli.test_train_data import COLUMNS, write_table
 from killing import kill_where_it_holds
-from labelwise.auto.search import Search
 from labelwise.runs import train
+from labelwise.tuning.auto import Search
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL and locks")
 

@@ -5,19 +5,28 @@ import pytest
 
 import labelwise as lw
 from conformance.planted import planted_texts
-from labelwise.auto.ensembles import cross_fitted, rules_for, sets_of_members
-from labelwise.auto.judge import Judge, checked_metric, choose, is_better
-from labelwise.auto.ladder import Facts, ladder
-from labelwise.auto.search import Search
-from labelwise.auto.trials import Trial, run_trial
-from labelwise.auto_schema import AutoRecord
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.ensemble import Ensemble
 from labelwise.metrics.bootstrap import ResamplingSums
+from labelwise.report.schema import AutoRecord
 from labelwise.runs.run_time import RunTime
+from labelwise.runtime.time_budget import NO_LIMIT, parse_duration
 from labelwise.strings import Strings
-from labelwise.time_budget import NO_LIMIT, parse_duration
 from labelwise.topk import TopK
+from labelwise.tuning.auto import Search
+from labelwise.tuning.ladder import (
+    Facts,
+    Judge,
+    Trial,
+    checked_metric,
+    choose,
+    cross_fitted,
+    is_better,
+    ladder,
+    rules_for,
+    run_trial,
+    sets_of_members,
+)
 
 
 def sums_of(values):
@@ -170,7 +179,7 @@ def test_a_failed_tree_is_a_row_of_the_table_and_no_reason_to_stop(judge, tmp_pa
             raise DataError("too large")
         return run_trial(workspace, name, *others)
 
-    monkeypatch.setattr("labelwise.auto.search.run_trial", run)
+    monkeypatch.setattr("labelwise.tuning.auto.run_trial", run)
     one.try_models()
     assert {name: option.status for name, option in one.options.items()} == {"tree": "failed", "soft": "tried"}
     assert one.decide().chosen == "soft"

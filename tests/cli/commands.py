@@ -18,7 +18,7 @@ from unittest import mock
 import typer.main
 
 from labelwise.cli.main import main
-from labelwise.parallel import using_threads
+from labelwise.runtime.threads import using_threads
 
 typer.main.get_command = functools.cache(
     typer.main.get_command

@@ -14,11 +14,11 @@ from cli.commands import labelwise, on_terminal
 from cli.test_train_data import COLUMNS, write_table
 from conformance.planted import planted_arrays, planted_features, planted_texts
 from killing import kill_where_it_holds
-from labelwise.auto.search import Search
-from labelwise.auto_schema import AutoRecord
-from labelwise.run_schema import read_json
+from labelwise.io.run_schema import read_json
+from labelwise.report.schema import AutoRecord
 from labelwise.runs.config import DataSection
-from labelwise.runs.load_data import load_run_data
+from labelwise.runs.data import load_run_data
+from labelwise.tuning.auto import Search
 
 BUDGET = ("--budget", "30s")
 """Too little for a network: it is skipped."""
@@ -177,7 +177,7 @@ def test_an_ensemble_of_similar_models_becomes_a_complete_run(place, tmp_path, m
 
 
 HOLD_AT_THREE_TREES = """
-from labelwise.auto import search
+from labelwise.tuning import auto as search
 plain = search.run_trial
 def run_trial(workspace, name, *others):
     if name == "trees":

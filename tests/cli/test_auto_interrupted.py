@@ -9,13 +9,13 @@ import pytest
 from auto.steady import steady
 from cli.commands import labelwise
 from cli.test_train_data import COLUMNS
-from labelwise.auto import search
-from labelwise.auto.search import Search
-from labelwise.auto_schema import AutoRecord
+from labelwise.io.run_schema import read_json
 from labelwise.methods.linear_flat import LinearFlat
 from labelwise.methods.linear_tree import LinearTree
-from labelwise.run_schema import read_json
-from labelwise.time_budget import TimeBudget
+from labelwise.report.schema import AutoRecord
+from labelwise.runtime.time_budget import TimeBudget
+from labelwise.tuning import auto as search
+from labelwise.tuning.auto import Search
 
 QUICK = ("--set", "run.report=false", "--set", "evaluate.bootstrap=0")
 COMMAND = ("auto", "table.csv", *COLUMNS, *QUICK)

@@ -11,10 +11,10 @@ from cli.commands import labelwise
 from common import Stop
 from conformance.planted import planted
 from killing import kill_where_it_holds
-from labelwise.file_lock import lock_output
-from labelwise.runs import encode as encoding
-from labelwise.runs.documents import Request
-from labelwise.runs.encode import DocumentEncoder, encode_file
+from labelwise.commands import encode as encoding
+from labelwise.commands.encode import DocumentEncoder, encode_file
+from labelwise.io.atomic import lock_output
+from labelwise.runs.data import Request
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +64,9 @@ def test_mistakes(model, texts, tmp_path):
 
 def test_a_pretrained_encoder_as_it_comes(tmp_path, texts):
     transformers = pytest.importorskip("transformers")
-    from labelwise.encoders.config import EncoderConfig
-    from labelwise.encoders.corpus import encode_corpus
-    from labelwise.encoders.transformer import open_encoder
+    from labelwise.nn.config import EncoderConfig
+    from labelwise.nn.encode import encode_corpus
+    from labelwise.nn.text.transformer import open_encoder
     from labelwise.strings import Strings
 
     lines = Strings.of(texts.read_text().splitlines())
@@ -163,7 +163,7 @@ def test_no_documents_give_an_empty_file_and_a_warning(tmp_path, caplog):
 
 
 HOLD_AT_THE_SECOND_BATCH = """
-from labelwise.runs.encode import _Unfinished
+from labelwise.commands.encode import _Unfinished
 write = _Unfinished.write
 def until_the_second(self, begin, *rest):
     if begin > 0:
@@ -211,8 +211,8 @@ def test_the_lock_of_a_killed_process_does_not_last(model, texts, tmp_path):
 def xr_transformer(tmp_path, texts):
     """A folder as XR-Transformer writes it, with weights under the name of the model they are part of."""
     transformers = pytest.importorskip("transformers")
-    from labelwise.encoders.config import EncoderConfig
-    from labelwise.encoders.transformer import open_encoder
+    from labelwise.nn.config import EncoderConfig
+    from labelwise.nn.text.transformer import open_encoder
     from labelwise.strings import Strings
 
     lines = Strings.of(texts.read_text().splitlines())

@@ -10,10 +10,10 @@ import pytest
 import labelwise as lw
 from cli.commands import labelwise
 from conformance.planted import planted_texts
+from labelwise.commands.describe import describe
 from labelwise.errors import ConfigError
-from labelwise.file_lock import lock_folder
-from labelwise.runs.describe import describe
-from labelwise.store import MANIFEST
+from labelwise.io.atomic import lock_folder
+from labelwise.io.folder import MANIFEST
 
 SUBJECTS = ("cats", "dogs", "law", "tax", "ships", "music")
 

@@ -8,7 +8,7 @@ import labelwise as lw
 from cli.commands import labelwise
 from common import same_predictions
 from conformance.planted import planted_texts
-from labelwise import store
+from labelwise.io import folder as store
 
 
 def write(path, data):

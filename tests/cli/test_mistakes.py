@@ -188,7 +188,7 @@ def test_run_folders_and_models_are_told_apart(books):
 
 SLOW_REPORT = """
 import sys, time
-import labelwise.report.html as html
+import labelwise.report.run as html
 def slow(*args):
     print("reporting", flush=True)
     time.sleep(60)

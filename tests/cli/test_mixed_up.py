@@ -3,8 +3,8 @@
 import pytest
 
 from cli.commands import labelwise
-from labelwise.parallel import threads
-from labelwise.process_group import launch_id
+from labelwise.runtime.process_group import launch_id
+from labelwise.runtime.threads import threads
 from sweep.planted import fork_trials, plant, write_study
 
 

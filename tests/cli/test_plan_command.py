@@ -7,8 +7,14 @@ import pytest
 
 from cli.commands import labelwise
 from conformance.small import SMALL
-from labelwise.costs import Constants, Cost, Machine, Scratch, on_machine
-from labelwise.mapped import mapping_of
+from labelwise.costs import (
+    Constants,
+    Cost,
+    Machine,
+    Scratch,
+    on_machine,
+)
+from labelwise.io.tensors import mapping_of
 from labelwise.methods.popularity import Popularity
 from labelwise.registry import METHODS, registered
 from labelwise.runs import plan

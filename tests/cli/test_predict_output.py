@@ -12,7 +12,7 @@ from scipy import sparse
 import labelwise as lw
 from cli.commands import labelwise, on_terminal
 from conformance.planted import planted_features, planted_texts
-from labelwise.methods.top_words import contributions_one_by_one, top_words
+from labelwise.model.explanation import contributions_one_by_one, top_words
 from labelwise.strings import Strings
 
 
@@ -153,7 +153,7 @@ def test_words_of_a_batch_are_those_of_single_explanations(folder):
         if precision != "float32":
             model = lw.LinearFlat(precision=precision).fit(planted_texts(n_documents=100, n_labels=24))
         top = model.predict(data, k=3, threshold=0.01)
-        documents = lw.methods.inputs.as_documents(data, "texts", None)
+        documents = lw.model.inputs.as_documents(data, "texts", None)
         fast, slow = (
             model._top_contributions(documents, top.ids, 3),
             contributions_one_by_one(model, documents, top.ids, 3),

@@ -132,7 +132,7 @@ module.{name} = lambda *args, **kwargs: hold()
 @pytest.mark.parametrize(
     ("module", "name", "said"),
     [
-        ("methods.base", "Method.save_calibration", "already trained"),
+        ("model.method", "Method.save_calibration", "already trained"),
         ("runs.train", "evaluate_model", "already calibrated"),
     ],
 )

@@ -12,12 +12,12 @@ from cli.commands import labelwise
 from common import Stop
 from conformance.planted import planted_texts
 from labelwise.config import ConfigSource
+from labelwise.io.run_schema import Results, read_json
 from labelwise.report.sections import score_table
-from labelwise.run_schema import Results, read_json
 from labelwise.runs import train as stages
 from labelwise.runs.config import run_config
-from labelwise.runs.load_data import RunData
-from labelwise.runs.refit import documents_to_refit
+from labelwise.runs.data import RunData
+from labelwise.runs.train import documents_to_refit
 
 COLUMNS = ("--text", "title+abstract", "--labels", "subjects")
 QUICK = ("--set", "model.trees=1", "--set", "run.report=false", "--set", "evaluate.bootstrap=0")

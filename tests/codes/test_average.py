@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelwise.codes.average import averaged
+from labelwise.linear.trees import averaged
 from labelwise.topk import NO_LABEL, TopK
 
 

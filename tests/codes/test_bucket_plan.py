@@ -6,9 +6,9 @@ import yaml
 
 import labelwise as lw
 from cli.commands import labelwise
-from labelwise.codes.bucket_plan import plan_buckets
-from labelwise.codes.buckets import repetitions_needed
 from labelwise.errors import ConfigError
+from labelwise.labelspace.buckets import repetitions_needed
+from labelwise.labelspace.proposals import plan_buckets
 
 GB = 10**9
 

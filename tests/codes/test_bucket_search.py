@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference_kernels as reference
-from labelwise.codes.bucket_search import BucketSearch
-from labelwise.codes.buckets import BucketTables
-from labelwise.parallel import using_threads
+from labelwise.labelspace.bucket_search import BucketSearch
+from labelwise.labelspace.buckets import BucketTables
+from labelwise.runtime.threads import using_threads
 
 
 def brute_force(scores, rows, aggregation, k, labels=None):

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from sklearn.utils import murmurhash3_32
 
 import reference_kernels as reference
-from labelwise.codes.buckets import (
+from labelwise.errors import ConfigError, DataError
+from labelwise.kernels.buckets import murmur_buckets
+from labelwise.labelspace.buckets import (
     PRIME,
     BucketTables,
     expected_collisions,
@@ -19,8 +21,6 @@ from labelwise.codes.buckets import (
     repetitions_needed,
     universal_factors,
 )
-from labelwise.errors import ConfigError, DataError
-from labelwise.kernels.buckets.murmur import murmur_buckets
 
 HASHES = [593689054, -68075478, 1085422463, 847579505, 1889779975, 236698494, -975490194, 1343918321, -1822472975]
 BUCKETS = [9054, 4522, 2463, 9505, 9975, 8494, 9806, 8321, 7025, 6131, 1021, 3498]

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from labelwise.codes import candidates as module
-from labelwise.codes.candidates import candidate_targets, children_of, training_nodes
+from labelwise.labelspace import tree as module
+from labelwise.labelspace.tree import candidate_targets, children_of, training_nodes
 
 
 @st.composite

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
-from labelwise import parallel
-from labelwise.codes import clustering
-from labelwise.codes.clustering import cluster, halve
 from labelwise.errors import ConfigError, DataError
+from labelwise.labelspace import clustering
+from labelwise.labelspace.clustering import cluster, halve
+from labelwise.runtime import threads as parallel
 
 
 def planted(groups, size, seed=0, width=12, noise=40):

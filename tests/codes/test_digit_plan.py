@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from labelwise.codes.digit_plan import best_groups, plan_heads
 from labelwise.errors import ConfigError
+from labelwise.labelspace.proposals import best_groups, plan_heads
 
 
 @pytest.mark.parametrize(("n_labels", "width"), [(2, 3), (29, 8), (1000, 16)])
 def test_parameters_are_those_of_the_heads(n_labels, width):
     pytest.importorskip("torch")
-    from labelwise.heads.digit_config import DigitHeadConfig
-    from labelwise.heads.make_head import make_head
+    from labelwise.nn.config import DigitHeadConfig
+    from labelwise.nn.heads.make_head import make_head
 
     for plan in plan_heads(n_labels, width, bottleneck=5):
         settings = {"kind": plan.kind}

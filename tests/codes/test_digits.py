@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelwise.codes import digit_search
-from labelwise.codes.digit_search import best_labels_of_digits
-from labelwise.codes.digits import DigitCode, balanced_radices, group_radices, make_code
 from labelwise.errors import ConfigError
+from labelwise.labelspace import digits as digit_search
+from labelwise.labelspace.digits import DigitCode, balanced_radices, best_labels_of_digits, group_radices, make_code
 
 radices_and_labels = st.lists(st.integers(1, 5), min_size=1, max_size=4).flatmap(
     lambda radices: st.tuples(st.just(tuple(radices)), st.integers(max(radices), prod(radices)))

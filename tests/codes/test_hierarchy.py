@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelwise.codes.hierarchy import MAX_DEPTH, bounds_from_ids, read_hierarchy
-from labelwise.codes.tree import LabelTree
 from labelwise.errors import DataError
+from labelwise.labelspace.hierarchy import MAX_DEPTH, bounds_from_ids, read_hierarchy
+from labelwise.labelspace.tree import LabelTree
 from labelwise.strings import Strings
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from labelwise.codes import repartition
-from labelwise.codes.repartition import RepartitionConfig
+from labelwise.labelspace import buckets as repartition
+from labelwise.labelspace.buckets import RepartitionConfig
 
 
 def by_hand(labels, table, scores, n_buckets, choices, offers):

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from labelwise import store
-from labelwise.codes.hierarchy import bounds_from_ids
-from labelwise.codes.tree import LabelTree
 from labelwise.errors import ConfigError, DataError, ModelFormatError
+from labelwise.io import folder as store
+from labelwise.labelspace.hierarchy import bounds_from_ids
+from labelwise.labelspace.tree import LabelTree
 
 
 def tree_of_ids(parents, homes):

@@ -1,17 +1,25 @@
 """Parameters that make a method small enough for tests; a method that is tested with its defaults has none here."""
 
-from labelwise.encoders.backbone_config import BackboneConfig
-from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.face_config import FaceNetworkConfig
-from labelwise.encoders.image_config import AugmentationConfig, ImageConfig
-from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
-from labelwise.heads.digit_config import DigitHeadConfig
-from labelwise.heads.margin_config import MarginConfig
 from labelwise.methods.mach import MachTraining
 from labelwise.methods.mhe_image import RECIPE as IMAGE_RECIPE
 from labelwise.methods.word_networks import WordTraining
-from labelwise.networks.fine_tuning_settings import FineTuningConfig
-from labelwise.networks.settings import AveragingConfig, MonitorConfig, OptimiserConfig, ScheduleConfig, TrainingConfig
+from labelwise.nn.config import (
+    AugmentationConfig,
+    AveragingConfig,
+    BackboneConfig,
+    DigitHeadConfig,
+    EncoderConfig,
+    FaceNetworkConfig,
+    ImageConfig,
+    MarginConfig,
+    MonitorConfig,
+    OptimiserConfig,
+    RecurrentConfig,
+    ScheduleConfig,
+    TrainingConfig,
+    WordsConfig,
+)
+from labelwise.nn.fine_tuning_settings import FineTuningConfig
 
 WORDS, RECURRENT = WordsConfig(width=16), RecurrentConfig(width=32, dropout=0.2)
 SMALL: dict[str, dict] = {

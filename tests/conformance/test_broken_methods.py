@@ -14,11 +14,12 @@ import pytest
 import torch
 from scipy import sparse
 
-from labelwise import registry, store
+from labelwise import registry
 from labelwise.config import Config as BaseConfig
 from labelwise.errors import DataError, LabelwiseError
-from labelwise.methods.base import Method
-from labelwise.testing.folder_checks import CHECKS
+from labelwise.io import folder as store
+from labelwise.model.method import Method
+from labelwise.testing.checks import CHECKS
 from labelwise.testing.planted import read_picture
 from labelwise.testing.subject import Subject
 from labelwise.topk import TopK

@@ -11,7 +11,7 @@ from conformance.test_broken_methods import Centroid, TakesAnything, WorstFirst
 from labelwise import registry
 from labelwise.errors import ConfigError, DataError
 from labelwise.testing import ConformanceError, check_method
-from labelwise.testing.folder_checks import CHECKS
+from labelwise.testing.checks import CHECKS
 from labelwise.testing.planted import planted_features, planted_texts
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "knn_method"

@@ -4,7 +4,7 @@ import pytest
 
 from conformance.small import SMALL, small_and_short
 from labelwise.registry import method_class, method_names
-from labelwise.testing.folder_checks import CHECKS
+from labelwise.testing.checks import CHECKS
 from labelwise.testing.subject import Subject
 
 STEPS, DOCUMENTS = 6, 240

@@ -100,7 +100,7 @@ def text_datasets(draw, label=nasty_text, text=nasty_text, with_ids=maybe):
 
 def small(texts=("one", "two", "three"), labels=(("x", "y"), (), ("x",)), **further) -> Dataset:
     """A small data set with texts."""
-    from labelwise.data.label_space import labels_from_lists
+    from labelwise.data.csr import labels_from_lists
 
     matrix, names = labels_from_lists([list(row) for row in labels])
     return Dataset(matrix, names, texts=None if texts is None else Strings.of(texts), **further)

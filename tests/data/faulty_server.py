@@ -8,7 +8,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from labelwise.data.fetch import DownloadLimits
+from labelwise.data.catalogue import DownloadLimits
 
 HASTY = DownloadLimits(timeout=0.4, attempts=3, pause=0.01)
 

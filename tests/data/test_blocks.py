@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from labelwise.data import blocks as module
-from labelwise.data.blocks import Blocks
+from labelwise.data import csr as module
+from labelwise.data.csr import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.errors import DataError
 

@@ -9,7 +9,7 @@ import labelwise as lw
 from labelwise.data.builders import pydocs
 from labelwise.data.builders.corpus import Document, write_corpus
 from labelwise.data.builders.pydocs import build_pydocs
-from labelwise.data.document_hash import hash_fraction
+from labelwise.data.hashing import hash_fraction
 from labelwise.errors import DataError
 
 TEN = "one two three four five six seven eight nine ten"

@@ -9,7 +9,7 @@ from scipy import sparse
 
 import labelwise as lw
 from cli.commands import labelwise
-from labelwise.data.blocks import Blocks
+from labelwise.data.csr import Blocks
 from labelwise.errors import DataError
 
 

@@ -11,14 +11,13 @@ from data_cases import put
 from scipy import sparse
 
 from labelwise.data import csr
-from labelwise.data.blocks import Blocks
-from labelwise.data.convert import convert
-from labelwise.data.csr import pick_rows
+from labelwise.data.csr import Blocks, pick_rows
 from labelwise.data.dataset import Dataset
-from labelwise.data.formats import vowpal, xc
+from labelwise.data.formats import sparse_text as xc
+from labelwise.data.formats import vowpal
 from labelwise.data.formats.native import TENSORS
 from labelwise.data.read import read, read_splits
-from labelwise.data.write import write, write_splits
+from labelwise.data.write import convert, write, write_splits
 from labelwise.errors import ConfigError, DataError
 
 FILES = {"xc": "a.txt", "vowpal": "a.vw", "tfrecord": "a.tfrecords"}
@@ -94,7 +93,7 @@ def test_rows_are_mapped_while_they_are_converted(tmp_path, format):
 @pytest.mark.parametrize("format", FILES)
 def test_memory_does_not_grow_with_the_documents(tmp_path, monkeypatch, format):
     """Beside offsets and counts, which are some bytes a document; its features are hundreds."""
-    monkeypatch.setattr("labelwise.data.formats.sparse_rows.READ_BYTES", 1 << 14)
+    monkeypatch.setattr("labelwise.data.formats.sparse_text.READ_BYTES", 1 << 14)
     for module in (xc, vowpal):
         monkeypatch.setattr(module, "READ_BYTES", 1 << 14)
     monkeypatch.setattr("labelwise.data.formats.tfrecord.READ_BYTES", 1 << 14)

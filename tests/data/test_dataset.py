@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from labelwise.data import label_space
+from labelwise.data import csr as label_space
+from labelwise.data.csr import first_duplicate, labels_from_lists, positions_in, sorted_label_names
 from labelwise.data.dataset import Dataset, canonical_csr
-from labelwise.data.label_space import first_duplicate, labels_from_lists, positions_in, sorted_label_names
 from labelwise.errors import DataError
 from labelwise.strings import Strings
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from data.record_files import content, write_records
-from labelwise.data.blocks import Blocks
+from labelwise.data.csr import Blocks
 from labelwise.data.dataset import Dataset
-from labelwise.data.document_hash import document_hashes, hash_fraction, hash_fractions
+from labelwise.data.hashing import document_hashes, hash_fraction, hash_fractions
 from labelwise.data.read import read
-from labelwise.methods.training_documents import TrainingDocuments
+from labelwise.model.inputs import TrainingDocuments
 from labelwise.strings import Strings
 
 
@@ -42,7 +42,7 @@ def test_hashing_takes_little_more_memory_than_the_hashes(kind, monkeypatch):
     else:
         data = Dataset(labels, features=sparse.csr_array((count, 10), dtype=np.float32))
     expected = document_hashes(data)
-    monkeypatch.setattr("labelwise.data.document_hash.DOCUMENTS_AT_ONCE", 1000)
+    monkeypatch.setattr("labelwise.data.hashing.DOCUMENTS_AT_ONCE", 1000)
     tracemalloc.start()
     try:
         found = document_hashes(data)

@@ -14,10 +14,8 @@ from scipy import sparse
 
 from data.faulty_server import HASTY, left_in, ranged, whole
 from labelwise.data import catalogue
-from labelwise.data.catalogue import PublishedFigures
-from labelwise.data.download import download
-from labelwise.data.published import FigureComparison, check, compare
-from labelwise.data.stats import split_statistics
+from labelwise.data.catalogue import PublishedFigures, download
+from labelwise.data.describe import FigureComparison, check, compare, split_statistics
 from labelwise.errors import DataError
 
 # --- named data sets ---------------------------------------------------------------------------------------------

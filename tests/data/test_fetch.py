@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from data.faulty_server import HASTY, endless, left_in, ranged, redirect, silent, status, trickling, whole
-from labelwise.data.fetch import DownloadLimits, _Redirects, fetch
-from labelwise.data.google_drive import confirmed_address
+from labelwise.data.catalogue import DownloadLimits, _Redirects, confirmed_address, fetch
 from labelwise.errors import DataError
 
 CONTENT = np.random.default_rng(0).bytes(300_000)

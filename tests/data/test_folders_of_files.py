@@ -5,8 +5,7 @@ from data_cases import put
 
 import labelwise as lw
 from cli.commands import labelwise
-from labelwise.data.prediction_files import is_prediction_file
-from labelwise.data.read import find_parts, read, read_splits
+from labelwise.data.read import find_parts, is_prediction_file, read, read_splits
 
 ROWS = "text,labels\n{},a\n"
 

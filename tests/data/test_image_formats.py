@@ -14,7 +14,7 @@ from PIL import Image
 
 import labelwise as lw
 from cli.commands import labelwise
-from labelwise.data.formats import cifar
+from labelwise.data.formats import images as cifar
 from labelwise.data.read import detect
 from labelwise.errors import ConfigError, DataError, LabelwiseError
 

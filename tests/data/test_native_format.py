@@ -88,7 +88,7 @@ def test_damage_is_noticed(tmp_path):
 
 @pytest.mark.parametrize("drop", ["labels.indptr", "label_names.ends", "texts.buffer", "features.data", "labels.shape"])
 def test_a_missing_tensor_is_an_error(tmp_path, drop):
-    from labelwise.store import map_tensors, new_folder
+    from labelwise.io.folder import map_tensors, new_folder
 
     write(whole(), tmp_path / "out")
     tensors = {key: value.copy() for key, value in map_tensors(tmp_path / "out" / TENSORS).items() if key != drop}

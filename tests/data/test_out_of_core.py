@@ -11,17 +11,15 @@ import pytest
 from data_cases import assert_same
 from scipy import sparse
 
-from labelwise import mapped
 from labelwise.data import out_of_core
-from labelwise.data.blocks import Blocks
-from labelwise.data.convert import convert
-from labelwise.data.csr import csr_of, pick_rows, row_indices
+from labelwise.data.csr import Blocks, csr_of, pick_rows, row_indices
 from labelwise.data.dataset import Dataset
 from labelwise.data.out_of_core import split_mapped, take_mapped
 from labelwise.data.read import find_parts, read, read_splits
-from labelwise.data.write import write, write_splits
+from labelwise.data.write import convert, write, write_splits
 from labelwise.errors import ConfigError, DataError
-from labelwise.mapped import counts_of, mapping_of
+from labelwise.io import tensors as mapped
+from labelwise.io.tensors import counts_of, mapping_of
 
 
 def drawn(rows: int = 60, seed: int = 0, columns: int = 50, **parts) -> Dataset:

@@ -8,8 +8,14 @@ import pickle
 import numpy as np
 import pytest
 
-from labelwise.data.ijb import MEAN_FACE, align_face, is_protocol, read_protocol, similarity
-from labelwise.data.pairs import read_pairs
+from labelwise.data.faces import (
+    MEAN_FACE,
+    align_face,
+    is_protocol,
+    read_pairs,
+    read_protocol,
+    similarity,
+)
 from labelwise.errors import DataError
 
 

@@ -12,7 +12,7 @@ from data_cases import plain, put, small
 from scipy import sparse
 
 from labelwise.data.dataset import Dataset
-from labelwise.data.npz import load_npy_matrix, load_npz_matrix
+from labelwise.data.formats.pecos import load_npy_matrix, load_npz_matrix
 from labelwise.data.read import read
 from labelwise.data.write import write
 from labelwise.errors import ConfigError, DataError

@@ -11,9 +11,15 @@ from data_cases import WRITTEN, plain, put, small
 from scipy import sparse
 
 from labelwise.data.dataset import Dataset
-from labelwise.data.options import ReadOptions
-from labelwise.data.read import FORMATS, detect, find_parts, format_named, read, read_splits
-from labelwise.data.splits import split_files, split_of
+from labelwise.data.options import ReadOptions, split_files, split_of
+from labelwise.data.read import (
+    FORMATS,
+    detect,
+    find_parts,
+    format_named,
+    read,
+    read_splits,
+)
 from labelwise.data.write import write, write_splits
 from labelwise.errors import ConfigError, DataError
 from labelwise.strings import Strings

@@ -9,7 +9,13 @@ import pytest
 
 import labelwise as lw
 from data.record_files import MAGIC, content, image_bytes, part, record, write_records
-from labelwise.data.recordio import image_records, member_image, read_index, scan_offsets, split_member
+from labelwise.data.recordio import (
+    image_records,
+    member_image,
+    read_index,
+    scan_offsets,
+    split_member,
+)
 from labelwise.errors import DataError
 
 IMAGE = b"\x89PNG not really"

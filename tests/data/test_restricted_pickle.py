@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelwise.data.restricted_pickle import read_pickle
+from labelwise.data.formats.images import read_pickle
 from labelwise.errors import DataError, LabelwiseError
 
 plain = st.recursive(

@@ -14,11 +14,11 @@ import labelwise as lw
 from cli.commands import labelwise
 from killing import kill_where_it_holds
 from labelwise.data import shard as shard_module
-from labelwise.data.convert import convert
-from labelwise.data.hidden_folder import hidden_folder, keep_leftovers
 from labelwise.data.shard import parse_size, shard
+from labelwise.data.write import convert
 from labelwise.errors import ConfigError, DataError
-from labelwise.mapped import mapping_of
+from labelwise.io.atomic import hidden_folder, keep_leftovers
+from labelwise.io.tensors import mapping_of
 from labelwise.strings import Strings
 
 DOCUMENTS = 60

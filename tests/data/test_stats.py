@@ -9,11 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from labelwise.cli.curve import draw_curve
-from labelwise.data import stats
+from labelwise.cli.output import draw_curve
+from labelwise.data import describe as stats
+from labelwise.data.csr import labels_from_lists
 from labelwise.data.dataset import Dataset
-from labelwise.data.label_space import labels_from_lists
-from labelwise.data.stats import frequency_curve, split_statistics, statistics, text_digests, word_counts
+from labelwise.data.describe import (
+    frequency_curve,
+    split_statistics,
+    statistics,
+    text_digests,
+    word_counts,
+)
 from labelwise.strings import Strings
 
 WORDS = st.text(st.sampled_from("abé \t\n\x0b\x0c\r漢"), max_size=12)

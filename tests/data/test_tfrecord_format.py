@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from labelwise.data.dataset import Dataset
-from labelwise.data.formats import tfrecord, tfrecord_blocks
+from labelwise.data.formats import tfrecord
+from labelwise.data.formats import tfrecord as tfrecord_blocks
 from labelwise.data.options import ReadOptions
 from labelwise.data.read import detect, find_parts, read, read_splits
 from labelwise.data.write import write
 from labelwise.errors import DataError
-from labelwise.parallel import using_threads
+from labelwise.runtime.threads import using_threads
 from reference_records import example_row, framed
 
 
@@ -301,8 +302,8 @@ def test_what_is_written_is_what_the_twin_reads(tmp_path):
 def test_many_blocks_are_as_one(tmp_path, monkeypatch, threads, block):
     data = drawn(800)
     monkeypatch.setattr(tfrecord, "READ_BYTES", block)
-    monkeypatch.setattr("labelwise.data.formats.tfrecord_blocks.FIRST_BLOCK_BYTES", min(block, 64 << 10))
-    monkeypatch.setattr("labelwise.data.formats.sparse_rows.WRITE_BYTES", 20_000)
+    monkeypatch.setattr("labelwise.data.formats.tfrecord.FIRST_BLOCK_BYTES", min(block, 64 << 10))
+    monkeypatch.setattr("labelwise.data.formats.sparse_text.WRITE_BYTES", 20_000)
     with using_threads(threads):
         write(data, tmp_path / "a.tfrecords")
         same(read(tmp_path / "a.tfrecords"), data)

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import labelwise as lw
-from labelwise.data import rdf_xml, thesaurus
-from labelwise.data.thesaurus import Concept, read_thesaurus
+from labelwise.data import rdf_xml
+from labelwise.data import vocabulary as thesaurus
 from labelwise.data.turtle import turtle_triples
+from labelwise.data.vocabulary import Concept, read_thesaurus
 from labelwise.errors import ConfigError, DataError
 
 Y = "http://example.org/y/"

@@ -14,12 +14,12 @@ from sklearn.utils import murmurhash3_32
 
 import labelwise as lw
 from cli.commands import labelwise as command
+from labelwise.data.csr import sorted_label_names
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats import vowpal
-from labelwise.data.label_space import sorted_label_names
 from labelwise.data.options import ReadOptions
 from labelwise.errors import ConfigError, DataError
-from labelwise.parallel import using_threads
+from labelwise.runtime.threads import using_threads
 
 PLAIN = ReadOptions()
 

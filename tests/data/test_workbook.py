@@ -9,10 +9,10 @@ from data_cases import assert_same, put
 
 import labelwise as lw
 from cli.commands import labelwise
-from labelwise.data.formats import workbook
+from labelwise.data.formats import csv as workbook
 from labelwise.data.options import ReadOptions
 from labelwise.errors import ConfigError, DataError, MissingDependencyError
-from labelwise.methods.card import Reading
+from labelwise.model.card import Reading
 
 openpyxl = pytest.importorskip("openpyxl")
 OPTIONS = {"text_column": "title+abstract", "label_column": "subjects", "id_column": "no"}

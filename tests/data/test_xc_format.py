@@ -13,10 +13,11 @@ from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
 from labelwise.data.dataset import Dataset
-from labelwise.data.formats import sparse_rows, xc
+from labelwise.data.formats import sparse_text as sparse_rows
+from labelwise.data.formats import sparse_text as xc
 from labelwise.data.options import ReadOptions
 from labelwise.errors import ConfigError, DataError
-from labelwise.parallel import using_threads
+from labelwise.runtime.threads import using_threads
 
 CHECK = ReadOptions()
 IGNORE = ReadOptions(header="ignore")

@@ -11,7 +11,7 @@ import torch
 from torch import distributed, nn
 
 from forking import Forked
-from labelwise.encoders.batch_norm import BatchNorm
+from labelwise.nn.images.networks import BatchNorm
 
 
 def prepared(norm):

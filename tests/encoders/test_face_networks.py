@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from labelwise.encoders.face_config import FaceNetworkConfig
-from labelwise.encoders.iresnet import make_face_network
+from labelwise.nn.config import FaceNetworkConfig
+from labelwise.nn.images.faces import make_face_network
 
 
 def weights_of(network):

@@ -10,14 +10,21 @@ import pytest
 from PIL import Image
 from scipy import sparse
 
-from labelwise.data.image_files import ImageError
-from labelwise.encoders import images
-from labelwise.encoders.augmentation import resized_crop_box, uniform
-from labelwise.encoders.base import SomeInputs, training_batch
-from labelwise.encoders.image_config import AugmentationConfig, ImageConfig
-from labelwise.encoders.images import ImageInputs, as_pixels, bad_images, label_means, measure
+from labelwise.data.images import ImageError
 from labelwise.errors import DataError, LabelwiseError
-from labelwise.finished import fingerprint
+from labelwise.nn.config import AugmentationConfig, ImageConfig
+from labelwise.nn.images import inputs as images
+from labelwise.nn.images.inputs import (
+    ImageInputs,
+    as_pixels,
+    bad_images,
+    label_means,
+    measure,
+    resized_crop_box,
+    uniform,
+)
+from labelwise.nn.inputs import SomeInputs, training_batch
+from labelwise.runtime.finished import fingerprint
 from labelwise.strings import Strings
 
 RNG = np.random.default_rng(0)

@@ -7,17 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-from labelwise.encoders.base import tensors_of
-from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.corpus import encode_corpus
-from labelwise.encoders.int8 import Int8Linear, why_not_int8, with_int8_layers
-from labelwise.encoders.transformer import open_encoder
 from labelwise.errors import ConfigError
-from labelwise.fit_context import FitContext
-from labelwise.networks.settings import TrainingConfig
-from labelwise.parallel import using_threads
+from labelwise.nn.config import EncoderConfig, TrainingConfig
+from labelwise.nn.encode import encode_corpus
+from labelwise.nn.inputs import tensors_of
+from labelwise.nn.text.int8 import Int8Linear, why_not_int8, with_int8_layers
+from labelwise.nn.text.transformer import open_encoder
+from labelwise.nn.train.loop import train
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.threads import using_threads
 from labelwise.strings import Strings
-from labelwise.training.loop import train
 
 needs_x86 = pytest.mark.skipif(why_not_int8(torch.device("cpu")) is not None, reason="needs AVX2 and oneDNN")
 TEXTS = Strings.of([" ".join(f"word{(n * k) % 50}" for k in range(1 + n % 12)) for n in range(60)])
@@ -97,7 +96,7 @@ def test_training_is_in_float32_and_its_weights_are_used_at_once():
 
 
 def test_threads_do_not_change_vectors(monkeypatch):
-    monkeypatch.setattr("labelwise.encoders.embed.TOKENS_PER_THREAD", 64)
+    monkeypatch.setattr("labelwise.nn.encode.TOKENS_PER_THREAD", 64)
     encoder = opened("float32")
     usual = torch.get_num_threads()
     results = []

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from labelwise.encoders.label_vectors import _weighted_words, label_vectors
-from labelwise.encoders.word_config import WordsConfig
-from labelwise.encoders.word_vectors import word_table
-from labelwise.encoders.words import Vocabulary
+from labelwise.nn.config import WordsConfig
+from labelwise.nn.words.vocabulary import Vocabulary, _weighted_words, label_vectors, word_table
 from labelwise.strings import Strings
 
 TOPICS, WORDS = 6, 5

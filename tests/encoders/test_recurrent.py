@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from labelwise.encoders.recurrent import RecurrentEncoder
-from labelwise.encoders.recurrent_passes import Steps
-from labelwise.encoders.word_config import RecurrentConfig
-from labelwise.networks.settings import OptimiserConfig
-from labelwise.parallel import using_threads
-from labelwise.training.optimisers import make_optimisers
+from labelwise.nn.config import OptimiserConfig, RecurrentConfig
+from labelwise.nn.train.optim import make_optimisers
+from labelwise.nn.words.recurrent import RecurrentEncoder
+from labelwise.nn.words.recurrent_passes import Steps
+from labelwise.runtime.threads import using_threads
 
 LENGTHS = ([5], [7, 7, 7], [9, 4, 4, 1], [6, 5, 4, 3, 2, 1])
 
@@ -164,9 +163,9 @@ def test_steps_of_lengths():
 def test_directions_leave_every_thread_with_the_same_number_of_threads():
     import threading
 
-    from labelwise.device import torch_threads
-    from labelwise.encoders.recurrent_passes import _each_direction
-    from labelwise.parallel import run_all, using_threads
+    from labelwise.nn.words.recurrent_passes import _each_direction
+    from labelwise.runtime.device import torch_threads
+    from labelwise.runtime.threads import run_all, using_threads
 
     both = threading.Barrier(2, timeout=30)
 

@@ -11,9 +11,9 @@ import labelwise as lw
 from conformance.planted import planted_texts
 from conformance.small import SMALL
 from labelwise.errors import ModelFormatError
-from labelwise.methods.model_folder import STATE_FILE
+from labelwise.io.folder import map_tensors, update_folder
+from labelwise.model.fitted import STATE_FILE
 from labelwise.registry import method_class
-from labelwise.store import map_tensors, update_folder
 
 SECONDS = 15
 

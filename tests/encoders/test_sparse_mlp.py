@@ -7,10 +7,10 @@ from scipy import sparse
 from torch import nn
 from torch.nn import functional
 
-from labelwise.encoders.sparse_mlp import SparseMLP, SparseRows
-from labelwise.networks.settings import OptimiserConfig
-from labelwise.parallel import using_threads
-from labelwise.training.optimisers import make_optimisers
+from labelwise.nn.buckets import SparseMLP, SparseRows
+from labelwise.nn.config import OptimiserConfig
+from labelwise.nn.train.optim import make_optimisers
+from labelwise.runtime.threads import using_threads
 
 
 def rows_of(matrix, columns=None, count=1):

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.tokens import BYTES_PER_TOKEN, CHUNK, TextTokenizer
 from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.nn.config import EncoderConfig
+from labelwise.nn.inputs import length_batches
+from labelwise.nn.text.tokens import BYTES_PER_TOKEN, CHUNK, TextTokenizer
 from labelwise.strings import Strings
-from labelwise.training.batching import length_batches
 
 WORDS = [f"word{number}" for number in range(300)]
 

@@ -10,14 +10,12 @@ import safetensors.torch
 import torch
 import transformers
 
-from labelwise.encoders.attention import attention_maps
-from labelwise.encoders.base import tensors_of
-from labelwise.encoders.batches import batches_by_length
-from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.corpus import encode_corpus
-from labelwise.encoders.encoder_files import check_vocabulary
-from labelwise.encoders.transformer import TransformerEncoder, open_encoder
 from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.nn.config import EncoderConfig
+from labelwise.nn.encode import encode_corpus
+from labelwise.nn.inputs import batches_by_length, tensors_of
+from labelwise.nn.text.encoder_files import check_vocabulary
+from labelwise.nn.text.transformer import TransformerEncoder, attention_maps, open_encoder
 from labelwise.strings import Strings
 
 TEXTS = Strings.of([f"word{n} " * (1 + n % 7) + f"and {'tail ' * (n % 5)}" for n in range(40)])

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 
 from common import Stop
-from labelwise.encoders import embed, transformer, vector_cache
-from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.corpus import distinct_texts, encode_corpus, encode_some_texts, encoder_fingerprint
-from labelwise.encoders.transformer import open_encoder
-from labelwise.encoders.vector_cache import OUTDATED, VectorCache, cache_folder, size_limit
+from labelwise.commands.encode import pretrained_encoder
 from labelwise.errors import ConfigError
-from labelwise.runs.encode import pretrained_encoder
+from labelwise.nn import encode as embed
+from labelwise.nn import vector_cache
+from labelwise.nn.config import EncoderConfig
+from labelwise.nn.encode import distinct_texts, encode_corpus, encode_some_texts, encoder_fingerprint
+from labelwise.nn.text import transformer
+from labelwise.nn.text.transformer import open_encoder
+from labelwise.nn.vector_cache import OUTDATED, VectorCache, cache_folder, size_limit
+from labelwise.runtime.time_budget import NO_LIMIT
 from labelwise.strings import Strings
-from labelwise.time_budget import NO_LIMIT
 
 TEXTS = Strings.of([f"word{n % 30} " * (1 + n % 7) for n in range(40)])
 

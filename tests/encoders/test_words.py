@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from labelwise.config import validated
-from labelwise.encoders.word_config import WordsConfig
-from labelwise.encoders.word_vectors import word_table
-from labelwise.encoders.words import Vocabulary, first_words
 from labelwise.errors import ConfigError, DataError, ModelFormatError
+from labelwise.nn.config import WordsConfig
+from labelwise.nn.words.vocabulary import Vocabulary, first_words, word_table
 from labelwise.strings import Strings
 
 TEXTS = Strings.of(["The cat sat, the cat ran 42 times.", "A dog sat", "", "12 34", "Élan vital: a dog"])

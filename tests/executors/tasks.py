@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from labelwise.errors import DataError, MissingDependencyError
-from labelwise.parallel import threads
+from labelwise.runtime.threads import threads
 
 
 def scaled_sum(shared, item):

@@ -15,7 +15,7 @@ from labelwise.executors.base import LOCAL, RETRIES, LostTaskError, executor
 from labelwise.executors.launcher import Launcher
 from labelwise.executors.shared import INLINE_BYTES, pack
 from labelwise.executors.task import Terms, run_task
-from labelwise.parallel import using_threads
+from labelwise.runtime.threads import using_threads
 
 RETRIES_OF_RAY = "RAY_task_oom_retries"
 

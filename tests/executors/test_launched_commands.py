@@ -13,10 +13,10 @@ from cli.commands import labelwise
 from executors.launched import MODELS, fork_workers, model_files, same_files, trained, vectors, write_config
 from labelwise.executors.launcher import Launcher
 from labelwise.executors.processes import Processes, _Worker
-from labelwise.linear import level_tasks
-from labelwise.linear.shards import read_shard
+from labelwise.io.run_schema import STATE
+from labelwise.linear import train as level_tasks
+from labelwise.linear.train import read_shard
 from labelwise.methods.linear_base import LinearMethod
-from labelwise.run_schema import STATE
 from labelwise.testing.planted import planted_texts
 from sweep.planted import fork_trials, plant, write_study
 
@@ -125,7 +125,7 @@ def test_a_task_that_runs_twice_writes_the_same_and_does_not_train_again(tmp_pat
 
 
 def test_predictions_and_vectors_are_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.runs.predict.BATCH", 16)
+    monkeypatch.setattr("labelwise.commands.predict.BATCH", 16)
     documents = tmp_path / "new.csv"
     data = planted_texts(100, 16, seed=3)
     lw.write(data, documents)

@@ -10,8 +10,8 @@ from labelwise.config import validated
 from labelwise.errors import ConfigError, DataError, ModelFormatError
 from labelwise.features import text_blocks
 from labelwise.features.tfidf import Tfidf, TfidfConfig
-from labelwise.parallel import using_threads
-from labelwise.store import strings_to_tensors
+from labelwise.io.folder import strings_to_tensors
+from labelwise.runtime.threads import using_threads
 from labelwise.strings import Strings
 
 PIECES = ["the", "Cat's", "a", "naïve", "ΟΔΟΣ", "İst", "中文", "\U0001d400", "e\u0301", "\u00a0", "\t", " ", "  ", "\n", "\u3000 ", "-", "\x00", "x\x00y"]  # fmt: skip

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from labelwise.errors import ModelFormatError
-from labelwise.features.feature_order import FeatureOrder
+from labelwise.features.rows import FeatureOrder
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 150), st.sampled_from([1, 2, 30, 64, 65, 5000]), st.booleans())

@@ -12,11 +12,11 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 import reference_kernels as reference
-from labelwise import parallel
 from labelwise.errors import ConfigError, DataError
-from labelwise.features import label_features
-from labelwise.features.label_features import pifa
-from labelwise.kernels.cluster.label_features import sum_documents
+from labelwise.features import labels as label_features
+from labelwise.features.labels import pifa
+from labelwise.kernels.label_features import sum_documents
+from labelwise.runtime import threads as parallel
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import reference_kernels as reference
-from labelwise import store
 from labelwise.config import validated
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
 from labelwise.features import text_blocks
 from labelwise.features.tfidf import Tfidf, TfidfConfig
-from labelwise.parallel import using_threads
+from labelwise.io import folder as store
+from labelwise.runtime.threads import using_threads
 from labelwise.strings import Strings
 
 PIECES = [

@@ -15,11 +15,13 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 import labelwise as lw
 from labelwise.config import validated
 from labelwise.errors import ConfigError, DataError, ModelFormatError
-from labelwise.features import rewriting, stemming, text_blocks, word_analysis
-from labelwise.features.stop_words import STOP_WORDS
+from labelwise.features import stemming, text_blocks
+from labelwise.features import words as rewriting
+from labelwise.features import words as word_analysis
 from labelwise.features.tfidf import Tfidf, TfidfConfig
-from labelwise.parallel import using_threads
-from labelwise.store import strings_to_tensors
+from labelwise.features.words import STOP_WORDS
+from labelwise.io.folder import strings_to_tensors
+from labelwise.runtime.threads import using_threads
 from labelwise.strings import Strings
 
 WORDS = [
@@ -286,7 +288,7 @@ def test_every_listed_language_exists():
     "changes", [{"stems": ["cat", "dog"]}, {"analysis": ["{"]}, {"analysis": []}, {"lemmas": ["x"]}]
 )
 def test_damaged_word_lists_are_refused(tmp_path, changes):
-    from labelwise.store import strings_to_tensors
+    from labelwise.io.folder import strings_to_tensors
     from labelwise.strings import Strings
 
     config = TfidfConfig(stemmer="english")

@@ -53,7 +53,7 @@ def predict(work: Path) -> str:
 
 def read(work: Path) -> str:
     import labelwise as lw
-    from labelwise.data.stats import statistics
+    from labelwise.data.describe import statistics
 
     inside = list(work.iterdir())
     data = lw.read(inside[0] if len(inside) == 1 else work)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from labelwise.store import MANIFEST, map_tensors
+from labelwise.io.folder import MANIFEST, map_tensors
 
 INTEGERS = (0, -1, 1, 2**31 - 1, 2**31, -(2**31), 2**63 - 1, -(2**63))
 FLOATS = ("nan", "inf", "-inf", "1e308", "-1e300", "3e38", "-3e38", "1e-310", "1e-45", "0", "-1")

@@ -29,15 +29,15 @@ from conformance.planted import planted, planted_features, planted_texts
 from conformance.small import small_and_short
 from data.record_files import content, image_bytes, write_records
 from fuzz.mutations import broken
+from labelwise.commands.describe import describe
 from labelwise.data.dataset import Dataset
 from labelwise.data.read import FORMATS
 from labelwise.data.write import write
-from labelwise.encoders.image_config import ImageConfig
-from labelwise.encoders.images import ImageInputs
 from labelwise.errors import LabelwiseError
+from labelwise.io.folder import MANIFEST
+from labelwise.nn.config import ImageConfig
+from labelwise.nn.images.inputs import ImageInputs
 from labelwise.registry import METHODS, method_class
-from labelwise.runs.describe import describe
-from labelwise.store import MANIFEST
 from reference_records import framed
 
 CASES = int(os.environ.get("LABELWISE_FUZZ_CASES", "0"))

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from labelwise.heads import candidates as module
-from labelwise.heads.candidates import CandidateHead
-from labelwise.heads.config import LossConfig
+from labelwise.nn.config import LossConfig
+from labelwise.nn.heads import linear as module
+from labelwise.nn.heads.linear import CandidateHead
 
 WIDTH, LABELS = 5, 23
 LOSSES = {
@@ -131,8 +131,8 @@ def test_given_weights_are_copied():
 
 @pytest.mark.parametrize("name", sorted(LOSSES))
 def test_flat_targets_may_have_weights(name):
-    from labelwise.heads.config import HeadConfig
-    from labelwise.heads.flat import FlatHead, Targets
+    from labelwise.nn.config import HeadConfig
+    from labelwise.nn.heads.linear import FlatHead, Targets
 
     rng = np.random.default_rng(3)
     head = FlatHead(WIDTH, LABELS, HeadConfig(loss=LossConfig(name=name), dropout=0.0, block=4))

@@ -10,10 +10,10 @@ from scipy import sparse
 from torch.nn import functional
 
 from labelwise.errors import ModelFormatError
-from labelwise.heads.base import Targets
-from labelwise.heads.digit_config import DigitHeadConfig
-from labelwise.heads.group_sampling import draw_groups
-from labelwise.heads.make_head import head_state, make_head, restored_head
+from labelwise.nn.config import DigitHeadConfig
+from labelwise.nn.heads.base import Targets
+from labelwise.nn.heads.make_head import head_state, make_head, restored_head
+from labelwise.nn.heads.sampled import draw_groups
 
 DOCUMENTS, WIDTH, LABELS = 7, 5, 29
 RADICES = [(6, 5), (3, 2, 5), (2, 4, 2, 2)]

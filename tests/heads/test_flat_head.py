@@ -6,9 +6,9 @@ import torch
 from scipy import sparse
 from torch.nn import functional
 
-from labelwise.heads.base import Targets
-from labelwise.heads.config import HeadConfig, LossConfig
-from labelwise.heads.flat import FlatHead, exact_topk
+from labelwise.nn.config import HeadConfig, LossConfig
+from labelwise.nn.heads.base import Targets
+from labelwise.nn.heads.linear import FlatHead, exact_topk
 
 DOCUMENTS, WIDTH, LABELS = 9, 6, 29
 
@@ -167,7 +167,7 @@ def test_a_head_that_has_diverged_leaves_its_places_empty(labels):
 @pytest.mark.parametrize("block", [4, 29])
 @pytest.mark.parametrize("kept", [0, 1 << 24])
 def test_softmax_and_its_gradients_are_those_of_torch(labels, block, kept, monkeypatch):
-    monkeypatch.setattr("labelwise.heads.blocked_softmax.KEPT_SCORES", kept)
+    monkeypatch.setattr("labelwise.nn.heads.linear.KEPT_SCORES", kept)
     head = make_head(labels, loss=LossConfig(name="softmax"), block=block)
     vectors = torch.randn(DOCUMENTS, WIDTH, generator=torch.Generator().manual_seed(1), requires_grad=True)
     loss = head.loss(vectors, Targets.of_rows(labels, np.arange(DOCUMENTS)))

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from labelwise.heads import label_attention as module
-from labelwise.heads.label_attention import AttentionInputs, LabelAttention
-from labelwise.heads.label_outputs import LabelOutput, SharedOutput
-from labelwise.parallel import using_threads
+from labelwise.nn.heads import attention as module
+from labelwise.nn.heads.attention import AttentionInputs, LabelAttention, LabelOutput, SharedOutput
+from labelwise.runtime.threads import using_threads
 
 WIDTH, LABELS = 6, 11
 LENGTHS = [9, 7, 7, 3, 1]

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from labelwise.heads.config import LossConfig
-from labelwise.heads.losses import best_constants, constant_loss, label_priors, make_loss
+from labelwise.nn.config import LossConfig
+from labelwise.nn.heads.losses import best_constants, constant_loss, label_priors, make_loss
 
 CONFIGS = [
     LossConfig(name="bce"),

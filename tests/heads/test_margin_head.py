@@ -12,9 +12,9 @@ from scipy import sparse
 from torch.nn import functional
 
 from labelwise.errors import ModelFormatError
-from labelwise.heads.base import Targets
-from labelwise.heads.margin import MarginHead, arcface
-from labelwise.heads.margin_config import MarginConfig
+from labelwise.nn.config import MarginConfig
+from labelwise.nn.heads.base import Targets
+from labelwise.nn.heads.margin import MarginHead, arcface
 
 WIDTH, CLASSES, IMAGES = 6, 11, 7
 

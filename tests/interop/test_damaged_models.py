@@ -12,8 +12,8 @@ from cli.commands import labelwise
 from fuzz.mutations import broken
 from interop.foreign_folders import cbor, planted_levels, uneven_tree, write_omikuji, write_pecos
 from labelwise.errors import DataError, LabelwiseError
-from labelwise.interop.cbor import read_cbor
-from labelwise.interop.import_model import import_model, read_foreign_model
+from labelwise.interop.models import import_model, read_foreign_model
+from labelwise.interop.omikuji import read_cbor
 
 CASES = 40
 

@@ -21,7 +21,7 @@ from interop.foreign_folders import (
     write_pecos,
 )
 from labelwise.errors import ConfigError
-from labelwise.interop.import_model import import_model, read_foreign_model
+from labelwise.interop.models import import_model, read_foreign_model
 from labelwise.strings import Strings
 
 POST_PROCESSORS = ["l3-hinge", "l1-hinge", "sigmoid", "log-sigmoid", "log-l3-hinge", "noop"]

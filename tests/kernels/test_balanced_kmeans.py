@@ -10,7 +10,10 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 import reference_kernels as reference
-from labelwise.kernels.cluster import balanced_kmeans, capped_kmeans, rows, selection
+from labelwise.kernels import clustering as balanced_kmeans
+from labelwise.kernels import clustering as capped_kmeans
+from labelwise.kernels import clustering as rows
+from labelwise.kernels import clustering as selection
 from labelwise.kernels.jit import jit
 
 kth_smallest = jit(selection.kth_smallest.py_func)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from numba import njit
 from scipy import sparse
 
-from labelwise.kernels.formats.canonical import is_canonical
-from labelwise.kernels.tree import chunk_rows
-from labelwise.kernels.tree.lanes import LANES, add_spans, as_float
+from labelwise.kernels import solver as chunk_rows
+from labelwise.kernels.fields import is_canonical
+from labelwise.kernels.intrinsics import LANES, add_spans, as_float
 
 seeds = st.integers(0, 2**32 - 1)
 

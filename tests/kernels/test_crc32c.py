@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reference_records
-from labelwise.kernels.formats import crc32c
+from labelwise.kernels import tfrecord as crc32c
 
 STANDARD = {
     b"": 0,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reference_kernels as reference
-from labelwise.kernels.networks.dropout import drop_out
+from labelwise.kernels.networks import drop_out
 
 WORDS = st.integers(0, 2**32 - 1)
 

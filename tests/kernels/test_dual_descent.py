@@ -10,8 +10,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from labelwise.data.csr import read_only
-from labelwise.kernels.tree import dual_descent
-from labelwise.kernels.tree.lanes import LANES, add_block, add_rows, dot_block, dot_rows
+from labelwise.kernels import solver as dual_descent
+from labelwise.kernels.intrinsics import (
+    LANES,
+    add_block,
+    add_rows,
+    dot_block,
+    dot_rows,
+)
 
 
 @njit

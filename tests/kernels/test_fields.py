@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference_kernels as reference
-from labelwise.kernels.formats import fields
+from labelwise.kernels import fields
 
 lines = st.lists(st.text(alphabet="ab; \té_|", max_size=20).map(str.encode), max_size=12)
 marks = st.sampled_from([b"", b";", b"; ", b"ab", "é".encode(), b" ", b"\t", b"a_"])

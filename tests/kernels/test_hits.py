@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reference_kernels as reference
-from labelwise.kernels.metrics import hits as kernels
+from labelwise.kernels import metrics as kernels
 from metrics.brute_force import Case, cases
 
 

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
+from labelwise.kernels import packing as feature_sets
+from labelwise.kernels import packing as packed_rows
+from labelwise.kernels.intrinsics import BLOCK, BYTES, equal_bytes, lowest_bit, popcount, sum_of_first
 from labelwise.kernels.jit import jit
-from labelwise.kernels.tree import feature_sets, packed_rows
-from labelwise.kernels.tree.bits import equal_bytes, lowest_bit, popcount, sum_of_first
-from labelwise.kernels.tree.sizes import BLOCK, BYTES
 
 look_up, decode, is_sound = (
     jit(function.py_func) for function in (feature_sets.look_up, feature_sets.decode, feature_sets.is_sound)

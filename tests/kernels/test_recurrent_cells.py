@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from labelwise.kernels.networks.recurrent_cells import _sigmoid, _tanh
+from labelwise.kernels.recurrent_cells import _sigmoid, _tanh
 
 VALUES = np.concatenate([np.linspace(-120, 120, 200_001), np.linspace(-1, 1, 20_001)]).astype(np.float32)
 

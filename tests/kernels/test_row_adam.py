@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reference_kernels as reference
-from labelwise.kernels.networks.row_adam import update_rows
+from labelwise.kernels.networks import update_rows
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 20), st.sampled_from([0.0, 0.1]))

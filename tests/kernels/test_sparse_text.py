@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from sklearn.utils import murmurhash3_32
 
 import reference_kernels as reference
-from labelwise.data.formats import vowpal, xc
+from labelwise.data.formats import sparse_text as xc
+from labelwise.data.formats import vowpal
 from labelwise.data.stream import ByteBlock
 from labelwise.errors import DataError
-from labelwise.kernels.formats.number_text import read_integer, read_number, write_number
-from labelwise.kernels.formats.sparse_text import sort_keys
-from labelwise.kernels.formats.vowpal_text import murmur3
+from labelwise.kernels.numbers import read_integer, read_number, write_number
+from labelwise.kernels.sparse_text import sort_keys
+from labelwise.kernels.vowpal_text import murmur3
 
 PATH = Path("made_up.txt")
 EVERYTHING = 2**31 - 1

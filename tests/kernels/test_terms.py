@@ -9,14 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reference_kernels as reference
-from labelwise import pages
+from labelwise.io import tensors as pages
+from labelwise.kernels import term_rows
+from labelwise.kernels import words as kernels
 from labelwise.kernels.jit import jit
-from labelwise.kernels.text import term_rows
-from labelwise.kernels.text import words as kernels
-from labelwise.kernels.text.term_rows import MAX_DIGITS, UNKNOWN, look_up, write_columns, write_rows
-from labelwise.kernels.text.term_table import TermTable, as_bytes
-from labelwise.kernels.text.terms import DONE, NO_PAIRS
-from labelwise.kernels.text.words import CHUNK, MARGIN, NEEDS_PYTHON, folding_table
+from labelwise.kernels.term_rows import (
+    MAX_DIGITS,
+    UNKNOWN,
+    look_up,
+    write_columns,
+    write_rows,
+)
+from labelwise.kernels.term_table import TermTable, as_bytes
+from labelwise.kernels.terms import DONE, NO_PAIRS
+from labelwise.kernels.words import CHUNK, MARGIN, NEEDS_PYTHON, folding_table
 from labelwise.strings import Strings
 
 fold, split_words, is_one_character, sort_row, merge_equal = (

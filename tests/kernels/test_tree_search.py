@@ -12,8 +12,8 @@ from numba import njit
 from scipy import sparse
 
 import reference_kernels as reference
-from labelwise.kernels.tree.addresses import address_row, array_at
-from labelwise.linear.beam import LabelChoice, TreeSearch
+from labelwise.kernels.intrinsics import address_row, array_at
+from labelwise.linear.search import LabelChoice, TreeSearch
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
 
 N_FEATURES = 300

@@ -8,9 +8,16 @@ from scipy import sparse
 
 from labelwise.errors import ConfigError
 from labelwise.kernels.jit import jit
-from labelwise.linear.beam import MIN_DIVIDED, POST_PROCESSORS, LabelChoice, TreeSearch, beam_search, best_of_trees
+from labelwise.linear.search import (
+    MIN_DIVIDED,
+    POST_PROCESSORS,
+    LabelChoice,
+    TreeSearch,
+    beam_search,
+    best_of_trees,
+)
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
-from labelwise.parallel import using_threads
+from labelwise.runtime.threads import using_threads
 
 
 def random_level(rng, n_features, offsets):
@@ -108,7 +115,7 @@ def test_trees_are_searched_together_as_one_by_one(documents, threads):
 
 
 def test_scores_that_become_equal_are_ordered_by_label():
-    from labelwise.kernels.tree import beam
+    from labelwise.kernels import search as beam
 
     rng = np.random.default_rng(0)
     logs = np.sort(-(rng.random((200, 8)) ** 6) * 1e-6, axis=1)[:, ::-1].astype(np.float32)

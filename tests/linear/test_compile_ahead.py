@@ -8,12 +8,12 @@ import time
 import pytest
 
 from labelwise.linear import compile_ahead as ahead
-from labelwise.parallel import using_threads
+from labelwise.runtime.threads import using_threads
 
 SHARE = """
 import sys, time
 from labelwise.features.tfidf import Tfidf, TfidfConfig
-from labelwise.kernels.text.term_rows import look_up
+from labelwise.kernels.term_rows import look_up
 from labelwise.linear import compile_ahead as ahead
 from labelwise.runs.stopwatch import stopwatch
 ahead.compile_ahead(["words"])
@@ -29,8 +29,8 @@ print(sum(look_up.stats.cache_hits.values()), sum(look_up.stats.cache_misses.val
 TYPES = """
 import sys
 import labelwise as lw
-from labelwise.kernels.text import term_rows
-from labelwise.kernels.tree import averaging, chunk_rows, dual_descent, feature_sets, packed_rows, tree_search
+from labelwise.kernels import term_rows
+from labelwise.kernels import search as averaging, solver as chunk_rows, solver as dual_descent, packing as feature_sets, packing as packed_rows, search as tree_search
 from labelwise.linear.compile_ahead import STAGES
 kernels = [
     term_rows.look_up, averaging.average, tree_search.descend, dual_descent.solve_lanes,

@@ -8,16 +8,15 @@ from scipy import sparse
 
 import labelwise as lw
 from conformance.planted import planted
-from labelwise.codes.tree import LabelTree
-from labelwise.data.blocks import Blocks
+from labelwise.data.csr import Blocks
 from labelwise.errors import DataError
-from labelwise.features.feature_order import MAX_FEATURES, FeatureOrder
-from labelwise.features.rows import FeatureRows, blocks_of
-from labelwise.linear.beam import TreeSearch
-from labelwise.linear.level_trainer import SolverConfig, squared_norms
-from labelwise.linear.memory_estimate import bytes_of, training_need
+from labelwise.features.rows import MAX_FEATURES, FeatureOrder, FeatureRows, blocks_of
+from labelwise.labelspace.tree import LabelTree
+from labelwise.linear.memory import bytes_of, training_need
+from labelwise.linear.search import TreeSearch
 from labelwise.linear.settings import SearchSettings, TrainingSettings
-from labelwise.linear.train_tree import TrainingExamples, train_tree
+from labelwise.linear.solver import SolverConfig, squared_norms
+from labelwise.linear.train import TrainingExamples, train_tree
 
 
 def problem(seed, n=150, n_sparse=80, n_dense=24, n_labels=40, density=0.15):

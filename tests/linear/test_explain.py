@@ -8,13 +8,13 @@ from scipy import sparse
 
 import labelwise as lw
 from conformance.planted import planted_features, planted_texts
-from labelwise.codes.tree import LabelTree
 from labelwise.errors import ConfigError, DataError, NotFittedError
-from labelwise.linear.beam import POST_PROCESSORS, beam_search
+from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.explain import TreeExplainer, node_weights
 from labelwise.linear.packed import PackedWeights
+from labelwise.linear.search import POST_PROCESSORS, beam_search
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
-from labelwise.methods.top_words import top_words
+from labelwise.model.explanation import top_words
 from labelwise.registry import method_class
 
 N_FEATURES, N_LABELS = 30, 40

@@ -13,20 +13,22 @@ import labelwise as lw
 from cli.commands import labelwise
 from common import same_predictions
 from conformance.planted import planted
-from labelwise import memory_limit
 from labelwise.data.csr import MappedCsrBuilder
 from labelwise.data.shard import shard
 from labelwise.errors import DataError
-from labelwise.features import held_rows, label_features, streamed_terms
-from labelwise.features.held_rows import batches_of, copy_rows_to_disk, hold_rows
-from labelwise.features.label_features import pifa
-from labelwise.features.rows import FeatureRows
+from labelwise.features import labels as label_features
+from labelwise.features import rows as held_rows
+from labelwise.features import vocabulary as streamed_terms
+from labelwise.features.labels import pifa
+from labelwise.features.rows import FeatureRows, batches_of, copy_rows_to_disk, hold_rows
 from labelwise.features.tfidf import Tfidf, TfidfConfig
-from labelwise.fit_context import FitContext
-from labelwise.linear import level_trainer, memory_estimate
-from labelwise.mapped import mapping_of
-from labelwise.parallel import using_threads
-from labelwise.runs import load_data
+from labelwise.io.tensors import mapping_of
+from labelwise.linear import memory as memory_estimate
+from labelwise.linear import solver as level_trainer
+from labelwise.runs import data as load_data
+from labelwise.runtime import memory as memory_limit
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.threads import using_threads
 from labelwise.strings import Strings
 from labelwise.testing.memory import resident_memory
 

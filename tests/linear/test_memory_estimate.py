@@ -8,13 +8,11 @@ import pytest
 from scipy import sparse
 
 from common import default_malloc  # noqa: F401
-from labelwise.codes.tree import LabelTree
 from labelwise.data.csr import MappedCsrBuilder
 from labelwise.errors import ConfigError
 from labelwise.features.rows import FeatureRows
-from labelwise.free_memory import free_memory
-from labelwise.linear.level_trainer import SolverConfig
-from labelwise.linear.memory_estimate import (
+from labelwise.labelspace.tree import LabelTree
+from labelwise.linear.memory import (
     FEATURE_BYTES,
     PACKED,
     PACKING,
@@ -27,10 +25,12 @@ from labelwise.linear.memory_estimate import (
     training_need,
 )
 from labelwise.linear.settings import TrainingSettings
-from labelwise.linear.train_tree import TrainingExamples, train_tree
+from labelwise.linear.solver import SolverConfig
+from labelwise.linear.train import TrainingExamples, train_tree
 from labelwise.methods.linear_tree import LinearTree
-from labelwise.parallel import using_threads
-from labelwise.runs.measured_data import planted_features
+from labelwise.runs.measure import planted_features
+from labelwise.runtime.memory import free_memory
+from labelwise.runtime.threads import using_threads
 from labelwise.testing.memory import resident_memory
 
 GB = 1 << 30
@@ -160,7 +160,7 @@ def test_the_advised_limit_is_accepted(used, grows):
         check_memory(need_at(0.6e-3), 0.6e-3, Held(10_000_000), need_at=need_at)
     advised = float(re.search(r"raise the limit to (\S+) GB", str(refused.value))[1])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("labelwise.linear.memory_estimate.free_memory", lambda: None)
+        patch.setattr("labelwise.linear.memory.free_memory", lambda: None)
         check_memory(need_at(advised), advised, Held(10_200_000), need_at=need_at)
     assert advised * 1e9 < 1.3 * (used + 30e6) / (1 - 1.15 * grows) + 0.1e9
 

@@ -12,11 +12,11 @@ import labelwise as lw
 from common import same_predictions
 from conformance.planted import planted_features
 from labelwise.errors import ModelFormatError
-from labelwise.linear.beam import beam_search
+from labelwise.io.folder import MANIFEST, STATE_FILE
+from labelwise.io.tensors import map_tensors, write_tensor_file
 from labelwise.linear.packed import PackedWeights
+from labelwise.linear.search import beam_search
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
-from labelwise.store import MANIFEST, STATE_FILE
-from labelwise.tensor_file import map_tensors, write_tensor_file
 
 PRECISIONS = ("float32", "float16", "int8")
 N_FEATURES = 700

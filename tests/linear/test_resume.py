@@ -11,14 +11,14 @@ import labelwise as lw
 from cli.commands import labelwise
 from conformance.planted import planted
 from killing import kill_where_it_holds
-from labelwise.codes.tree import LabelTree
-from labelwise.fit_context import FitContext
-from labelwise.linear import shards as chunk_shards
-from labelwise.linear.level_trainer import LevelTrainer
-from labelwise.linear.shards import ChunkShards
+from labelwise.io.folder import Folder
+from labelwise.labelspace.tree import LabelTree
+from labelwise.linear import train as chunk_shards
+from labelwise.linear.solver import LevelTrainer
+from labelwise.linear.train import ChunkShards
 from labelwise.linear.weights import ChunkPart
-from labelwise.parallel import using_threads
-from labelwise.store import Folder
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.threads import using_threads
 
 SMALL = {"trees": 2, "leaf_size": 10, "branching": 4}
 
@@ -32,8 +32,8 @@ def keys_in(checkpoints: Path) -> list[tuple[int, int, int]]:
 
 
 HOLD_AFTER_THREE_CHUNKS = """
-from labelwise.linear import shards as chunk_shards
-from labelwise.linear.level_trainer import LevelTrainer
+from labelwise.linear import train as chunk_shards
+from labelwise.linear.solver import LevelTrainer
 chunk_shards.MIN_INTERVAL = 0.0
 trained, plain = [], LevelTrainer._train_chunk
 def three_at_most(self, chunk):
@@ -175,7 +175,7 @@ def test_a_tree_of_other_labels_is_not_used(tmp_path, caplog):
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "no manifest", "empty", "a file", "half written"])
 def test_damaged_shards_are_not_used(tmp_path, caplog, monkeypatch, damage):
-    monkeypatch.setattr("labelwise.linear.shards.MIN_INTERVAL", 600.0)  # one shard, however slow the machine
+    monkeypatch.setattr("labelwise.linear.train.MIN_INTERVAL", 600.0)  # one shard, however slow the machine
     data = planted("features", n_labels=160)
     folder = tmp_path / "work"
     interrupted_fit(lw.LinearTree(**SMALL), data, folder, 5)

@@ -11,8 +11,8 @@ from cli.commands import labelwise
 from common import same_predictions
 from conformance.planted import planted_features, planted_texts
 from labelwise.errors import ConfigError
-from labelwise.methods.card import CARD_FILE, PAGE_FILE
-from labelwise.store import MANIFEST
+from labelwise.io.folder import MANIFEST
+from labelwise.model.card import CARD_FILE, PAGE_FILE
 
 SOLVER = {"threshold": 0.02}
 EXACT = {"solver": SOLVER, "precision": "float32"}

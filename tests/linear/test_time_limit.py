@@ -7,11 +7,10 @@ from scipy import sparse
 import labelwise as lw
 from common import same_predictions
 from conformance.planted import planted
-from labelwise.fit_context import FitContext
-from labelwise.linear.level_trainer import LevelTrainer
-from labelwise.linear.pass_limit import PassLimit
-from labelwise.parallel import using_threads
-from labelwise.time_budget import NO_LIMIT
+from labelwise.linear.solver import LevelTrainer, PassLimit
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.threads import using_threads
+from labelwise.runtime.time_budget import NO_LIMIT
 from test_time_budget import Clock
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 import labelwise as lw
 from conformance.planted import planted
-from labelwise.parallel import using_threads
+from labelwise.runtime.threads import using_threads
 
 TRAINING = {"epochs": 6, "batch_size": 32, "optimiser": {"rate": 0.02}}
 SMALL = {"repetitions": 4, "buckets": 32, "hidden": [24], "training": TRAINING}

@@ -8,12 +8,12 @@ import labelwise as lw
 from common import Stop, same_predictions
 from conformance.planted import planted
 from labelwise.errors import ConfigError, DataError, ModelFormatError
-from labelwise.fit_context import FitContext
 from labelwise.methods.attention_xml import clustered
-from labelwise.networks import levels
-from labelwise.parallel import using_threads
+from labelwise.nn import levels
+from labelwise.nn.train import levels as tree_training
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.threads import using_threads
 from labelwise.topk import TopK
-from labelwise.training import tree_training
 
 SMALL = {"words": {"width": 12}, "recurrent": {"width": 16, "dropout": 0.2}}
 QUICK = {"epochs": 2, "batch_size": 16, "optimiser": {"rate": 0.02}}

@@ -12,9 +12,14 @@ from sklearn.isotonic import isotonic_regression
 
 import labelwise as lw
 from conformance.planted import planted_features, planted_texts
-from labelwise.errors import ConfigError, DataError, LabelwiseError, ModelFormatError, NotFittedError
-from labelwise.methods.calibration import Calibration, isotonic_blocks
-from labelwise.methods.threshold import calibrate, choose_threshold
+from labelwise.errors import (
+    ConfigError,
+    DataError,
+    LabelwiseError,
+    ModelFormatError,
+    NotFittedError,
+)
+from labelwise.model.calibration import Calibration, calibrate, choose_threshold, isotonic_blocks
 from labelwise.topk import TopK
 
 numbers = st.floats(-5, 5, width=32)

@@ -12,10 +12,17 @@ import pytest
 import labelwise as lw
 from conformance.planted import planted_features, planted_texts
 from labelwise import registry
-from labelwise.data.document_hash import dataset_hash
+from labelwise.data.hashing import dataset_hash
 from labelwise.errors import ModelFormatError
-from labelwise.methods.card import CARD_FILE, PAGE_FILE, Change, read_card, short_name, update_card
-from labelwise.store import MANIFEST, Folder
+from labelwise.io.folder import MANIFEST, Folder
+from labelwise.model.card import (
+    CARD_FILE,
+    PAGE_FILE,
+    Change,
+    read_card,
+    short_name,
+    update_card,
+)
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 import labelwise as lw
-from labelwise.methods.card import PAGE_FILE, Change, Scores, update_card
-from labelwise.methods.card_page import code
-from labelwise.store import MANIFEST, Folder
+from labelwise.io.folder import MANIFEST, Folder
+from labelwise.model.card import PAGE_FILE, Change, Scores, code, update_card
 from labelwise.testing.planted import planted_features, planted_texts
 
 HOSTILE = "<script>alert(1)</script> ![x](http://evil/x.png) `b` | c\n# heading \x1b[31m"

@@ -5,11 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from labelwise.codes.average import side_by_side
-from labelwise.methods.calibration import Calibration
-from labelwise.methods.combination import Combination
-from labelwise.methods.ensemble_learning import Held, fitted_calibrations, learned
+from labelwise.ensembles.combine import Combination, Held, fitted_calibrations, learned
+from labelwise.linear.trees import side_by_side
 from labelwise.metrics.names import parse_metric
+from labelwise.model.calibration import Calibration
 from labelwise.topk import NO_LABEL, TopK
 
 WEIGHTS = np.array([0.5, 0.3, 0.2])

@@ -13,8 +13,8 @@ import labelwise as lw
 from conformance.planted import planted_features, planted_texts
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError, ModelFormatError
-from labelwise.fit_context import FitContext
-from labelwise.methods.top_words import top_words
+from labelwise.model.explanation import top_words
+from labelwise.runtime.fit_context import FitContext
 from labelwise.testing.require import same_predictions
 
 SMALL = {"trees": 1, "label_features": 30}
@@ -310,7 +310,7 @@ def test_a_member_is_trained_again_if_a_file_that_it_reads_has_changed(parts, tm
         count, tree = fit()
         assert (count, tree.children_offsets(0)[-1]) == (1, 2)
     else:
-        monkeypatch.setattr("labelwise.finished.RESULT_VERSION", 1000)
+        monkeypatch.setattr("labelwise.runtime.finished.RESULT_VERSION", 1000)
         assert fit()[0] == 0
 
 

@@ -7,10 +7,10 @@ import pytest
 
 import labelwise as lw
 from conformance.planted import planted_texts
-from labelwise.encoders.word_config import WordsConfig
-from labelwise.encoders.words import Vocabulary
 from labelwise.errors import ModelFormatError
-from labelwise.store import MANIFEST, map_tensors, strings_to_tensors, update_folder
+from labelwise.io.folder import MANIFEST, map_tensors, strings_to_tensors, update_folder
+from labelwise.nn.config import WordsConfig
+from labelwise.nn.words.vocabulary import Vocabulary
 from labelwise.strings import Strings
 
 STATE, LABELS = "state.safetensors", "labels.safetensors"

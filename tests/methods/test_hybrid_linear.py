@@ -11,13 +11,13 @@ from cli.commands import labelwise
 from common import Stop, same_predictions
 from killing import kill_where_it_holds
 from labelwise.errors import ConfigError, ModelFormatError
-from labelwise.features.vector_scaling import VectorScaling
-from labelwise.fit_context import FitContext
+from labelwise.features.vectors import VectorScaling
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.encoded_tree import DOCUMENT_VECTOR
-from labelwise.methods.inputs import Documents
-from labelwise.methods.top_words import top_words
-from labelwise.parallel import using_threads
+from labelwise.model.explanation import top_words
+from labelwise.model.inputs import Documents
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.threads import using_threads
 from labelwise.testing.planted import planted_texts
 
 HOLD_AFTER_THE_FIRST_TREE = """
@@ -56,7 +56,7 @@ def model(data):
 @pytest.fixture
 def encoded(monkeypatch):
     """The number of texts in each batch that an encoder reads."""
-    from labelwise.encoders.transformer import TransformerEncoder
+    from labelwise.nn.text.transformer import TransformerEncoder
 
     sizes, forward = [], TransformerEncoder.forward
 

@@ -9,9 +9,9 @@ import pytest
 import labelwise as lw
 from cli.commands import labelwise
 from conformance.planted import planted
+from labelwise.commands import predict
 from labelwise.errors import ConfigError, DataError
-from labelwise.methods import label_filter
-from labelwise.runs import predict
+from labelwise.model import predictions as label_filter
 from labelwise.strings import Strings
 
 EVERYTHING = {"leaf_size": 6, "branching": 3, "beam": 1000}

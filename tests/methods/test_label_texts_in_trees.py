@@ -7,10 +7,10 @@ import pytest
 from scipy import sparse
 
 import labelwise as lw
-from labelwise.data.blocks import Blocks
+from labelwise.data.csr import Blocks
 from labelwise.errors import ConfigError
-from labelwise.features.label_features import with_label_texts
-from labelwise.fit_context import FitContext
+from labelwise.features.labels import with_label_texts
+from labelwise.runtime.fit_context import FitContext
 from labelwise.strings import Strings
 
 N = 8

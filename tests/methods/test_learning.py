@@ -9,9 +9,9 @@ from scipy import sparse
 import labelwise as lw
 from common import same_predictions
 from conformance.planted import planted
-from labelwise.data.blocks import Blocks
+from labelwise.data.csr import Blocks
 from labelwise.errors import ConfigError, DataError
-from labelwise.parallel import using_threads
+from labelwise.runtime.threads import using_threads
 
 METHODS = {
     "tree": lambda **more: lw.LinearTree(trees=2, leaf_size=8, branching=3, **more),

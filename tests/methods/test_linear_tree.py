@@ -11,7 +11,7 @@ from scipy.sparse.linalg import norm
 import labelwise as lw
 from common import same_predictions
 from conformance.planted import SIBLINGS, planted
-from labelwise.data.blocks import Blocks
+from labelwise.data.csr import Blocks
 from labelwise.errors import ConfigError, DataError
 
 # --- kinds of trees ---
@@ -202,18 +202,18 @@ def test_what_does_not_fit_is_refused(caplog):
 
 
 def test_ignore_means_ignore(monkeypatch):
-    monkeypatch.setattr("labelwise.linear.memory_estimate.free_memory", lambda: 1000)
+    monkeypatch.setattr("labelwise.linear.memory.free_memory", lambda: 1000)
     data = planted("features")
     with pytest.raises(ConfigError, match="needs about"):
         lw.LinearFlat().fit(data)
     lw.LinearFlat(memory="ignore").fit(data)
-    monkeypatch.setattr("labelwise.linear.memory_estimate.free_memory", lambda: None)
+    monkeypatch.setattr("labelwise.linear.memory.free_memory", lambda: None)
     lw.LinearFlat().fit(data)
 
 
 def test_what_trees_share_is_computed_once(monkeypatch):
-    from labelwise.codes.tree import LabelTree
-    from labelwise.linear import train_tree
+    from labelwise.labelspace.tree import LabelTree
+    from labelwise.linear import train as train_tree
 
     calls = []
     norms, aggregate = train_tree.squared_norms, LabelTree.aggregate
@@ -226,8 +226,8 @@ def test_what_trees_share_is_computed_once(monkeypatch):
 SEARCH_BOTH = """
 import sys
 import labelwise as lw
-from labelwise.kernels.text.term_rows import look_up
-from labelwise.kernels.tree import averaging, feature_sets, packed_rows, renumber, tree_search
+from labelwise.kernels.term_rows import look_up
+from labelwise.kernels import search as averaging, packing as feature_sets, packing as packed_rows, packing as renumber, search as tree_search
 texts = [f"word{i} word{i % 7} common" for i in range(60)]
 model = lw.LinearTree(leaf_size=2, branching=4).fit(texts, [[f"l{i % 40}"] for i in range(60)])
 model.predict(texts)

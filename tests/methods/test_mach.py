@@ -10,10 +10,10 @@ from scipy import sparse
 import labelwise as lw
 from common import Stop
 from conformance.planted import planted
-from labelwise.codes.buckets import BucketTables
 from labelwise.errors import ConfigError, DataError, MissingDependencyError
-from labelwise.fit_context import FitContext
-from labelwise.training.repetition_fitting import RepetitionFitting
+from labelwise.labelspace.buckets import BucketTables
+from labelwise.nn.train.repetitions import RepetitionFitting
+from labelwise.runtime.fit_context import FitContext
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from cli.commands import labelwise
 from forking import Forked
 from killing import kill_where_it_holds
 from labelwise.cli.main import main
-from labelwise.codes.buckets import BucketTables
 from labelwise.errors import ConfigError
-from labelwise.store import Folder, FolderWriter, new_folder
+from labelwise.io.folder import Folder, FolderWriter, new_folder
+from labelwise.labelspace.buckets import BucketTables
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_processes_that_know_nothing_of_each_other(tmp_path, data):
 
 
 HOLD_IN_THE_SECOND_REPETITION = """
-from labelwise.training.repetition_fitting import RepetitionFitting
+from labelwise.nn.train.repetitions import RepetitionFitting
 plain, seen = RepetitionFitting.loss, []
 def held(self, batch):
     seen.append(self.numbers)
@@ -215,7 +215,7 @@ def test_faults_of_single_repetitions_are_told(tmp_path, data):
 
 
 def test_finished_repetitions_are_read_once(tmp_path, data, monkeypatch):
-    from labelwise.training.finished_repetitions import FinishedRepetitions
+    from labelwise.nn.train.repetitions import FinishedRepetitions
 
     settings = {**SMALL, "repetitions": 2, "repetitions_folder": str(tmp_path), "training": {**TRAINING, "epochs": 1}}
     lw.Mach(**settings).fit(data)

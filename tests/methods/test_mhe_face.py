@@ -16,13 +16,13 @@ from cli.commands import labelwise
 from data.record_files import content, image_bytes, write_records
 from data.test_pairs import protocol
 from killing import AFTER_A_CHECKPOINT, kill_where_it_holds
-from labelwise.data.pairs import Pairs, read_pairs
-from labelwise.encoders.image_config import ImageConfig
-from labelwise.encoders.images import ImageInputs
+from labelwise.commands.small import verify_pairs
+from labelwise.data.faces import Pairs, read_pairs
 from labelwise.errors import ConfigError, DataError
-from labelwise.methods.inputs import Documents
-from labelwise.parallel import using_threads
-from labelwise.runs.verify import verify_pairs
+from labelwise.model.inputs import Documents
+from labelwise.nn.config import ImageConfig
+from labelwise.nn.images.inputs import ImageInputs
+from labelwise.runtime.threads import using_threads
 from labelwise.strings import Strings
 
 SIZE, PEOPLE = 32, 6
@@ -221,7 +221,7 @@ def test_verify_templates(saved, folder, tmp_path):
         (f"P{person}/P{person}_{n:04d}.png", 10 * person + n % 2, n) for person in range(PEOPLE) for n in (1, 2, 3)
     ]
     pairs = [(10 * a, 10 * b + 1, int(a == b)) for a in range(PEOPLE) for b in range(PEOPLE)]
-    from labelwise.data.ijb import MEAN_FACE
+    from labelwise.data.faces import MEAN_FACE
 
     protocol(tmp_path, images, pairs, points=MEAN_FACE * SIZE / 112)  # already aligned
     out = tmp_path / "ijb.json"

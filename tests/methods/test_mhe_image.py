@@ -14,11 +14,11 @@ from cli.commands import labelwise
 from common import same_predictions
 from killing import AFTER_A_CHECKPOINT, kill_where_it_holds
 from labelwise.errors import ConfigError, DataError, ModelFormatError
-from labelwise.networks import occlusion
-from labelwise.parallel import using_threads
+from labelwise.nn.images import occlusion
 from labelwise.runs.config import EvaluateSection
 from labelwise.runs.evaluate import evaluate_model
-from labelwise.time_budget import NO_LIMIT
+from labelwise.runtime.threads import using_threads
+from labelwise.runtime.time_budget import NO_LIMIT
 
 SIDE, LABELS = 8, 16
 

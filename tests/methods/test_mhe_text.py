@@ -11,7 +11,7 @@ from common import same_predictions
 from conformance.planted import planted
 from killing import AFTER_A_CHECKPOINT, kill_where_it_holds
 from labelwise.errors import ConfigError
-from labelwise.parallel import using_threads
+from labelwise.runtime.threads import using_threads
 
 TINY = {"model": "tiny", "max_length": 32, "pooling": "mean", "layers": 2}
 QUICK = {

@@ -9,12 +9,12 @@ import pytest
 import labelwise as lw
 from cli.commands import labelwise
 from conformance.small import small_and_short
-from labelwise.encoders.corpus import encoder_fingerprint
-from labelwise.encoders.saved_encoder import with_saved_settings
 from labelwise.errors import ConfigError, ModelFormatError
-from labelwise.parallel import using_threads
+from labelwise.io.folder import CONFIG_FILE, STATE_FILE, new_folder
+from labelwise.nn.encode import encoder_fingerprint
+from labelwise.nn.text.saved_encoder import with_saved_settings
 from labelwise.registry import method_class
-from labelwise.store import CONFIG_FILE, STATE_FILE, new_folder
+from labelwise.runtime.threads import using_threads
 from labelwise.testing.planted import planted_texts
 
 ENCODERS = {

@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_s
 import labelwise as lw
 from conformance.planted import planted_features, planted_texts
 from labelwise.errors import ConfigError, DataError, MissingDependencyError, NotFittedError
-from labelwise.linear.level_trainer import SolverConfig
+from labelwise.linear.solver import SolverConfig
 from labelwise.topk import TopK
 
 DATA = planted_texts(90, 12)

@@ -9,13 +9,13 @@ from transformers import PreTrainedTokenizerFast
 import labelwise as lw
 from common import Stop, same_predictions
 from conformance.planted import planted
-from labelwise.encoders.base import tensors_of
 from labelwise.errors import ConfigError
-from labelwise.fit_context import FitContext
-from labelwise.networks.settings import TrainingConfig
-from labelwise.parallel import using_threads
+from labelwise.nn.config import TrainingConfig
+from labelwise.nn.inputs import tensors_of
+from labelwise.nn.train.callbacks import History
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.threads import using_threads
 from labelwise.strings import Strings
-from labelwise.training.callbacks import History
 
 TINY = {"model": "tiny", "max_length": 32, "pooling": "mean"}
 QUICK = {"epochs": 4, "optimiser": {"rate": 0.01, "head_factor": 3}}
@@ -134,7 +134,7 @@ def test_both_stages_share_one_time_budget(monkeypatch):
         now[0] += 40.0
         return History(seconds=40.0)
 
-    monkeypatch.setattr("labelwise.training.loop.train", quick)
+    monkeypatch.setattr("labelwise.nn.train.loop.train", quick)
     data = planted("texts", n_documents=60)
     made({"time_budget": 100.0}, head_epochs=1).fit(data)
     made({"time_budget": 30.0}, head_epochs=1).fit(data)
@@ -144,7 +144,7 @@ def test_both_stages_share_one_time_budget(monkeypatch):
 def test_encoder_and_head_are_where_the_loop_trains_them(monkeypatch):
     places = []
     monkeypatch.setattr("torch.nn.Module.to", lambda module, device: places.append(device) or module)
-    monkeypatch.setattr("labelwise.training.loop.train", lambda *_, **__: History())
+    monkeypatch.setattr("labelwise.nn.train.loop.train", lambda *_, **__: History())
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     data = planted("texts", n_documents=20)
@@ -246,7 +246,7 @@ def test_settings_without_effect_are_refused(settings, words):
 
 
 def test_attention_is_that_of_the_monitor():
-    from labelwise.encoders.attention import attention_entropy
+    from labelwise.nn.text.transformer import attention_entropy
 
     data = planted("texts", n_documents=60)
     model = made({"epochs": 1}).fit(data)

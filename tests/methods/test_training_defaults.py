@@ -4,8 +4,7 @@ import pytest
 
 import labelwise as lw
 from labelwise.config import ConfigSource
-from labelwise.encoders.word_config import RecurrentConfig
-from labelwise.networks.settings import AveragingConfig, OptimiserConfig, TrainingConfig
+from labelwise.nn.config import AveragingConfig, OptimiserConfig, RecurrentConfig, TrainingConfig
 from labelwise.runs.config import run_config
 
 

@@ -9,9 +9,9 @@ from scipy import sparse
 import labelwise as lw
 from common import same_predictions
 from conformance.planted import planted_features
-from labelwise.data.blocks import Blocks
+from labelwise.data.csr import Blocks
 from labelwise.errors import DataError, ModelFormatError
-from labelwise.store import MANIFEST
+from labelwise.io.folder import MANIFEST
 
 DATA = planted_features(120, 12)
 X, Y = DATA.features, DATA.labels

@@ -9,11 +9,11 @@ import labelwise as lw
 from cli.commands import labelwise
 from common import Stop, same_predictions
 from conformance.planted import planted
-from labelwise.codes.tree import LabelTree
 from labelwise.errors import ConfigError
 from labelwise.features.tfidf import Tfidf
-from labelwise.fit_context import FitContext
-from labelwise.parallel import using_threads
+from labelwise.labelspace.tree import LabelTree
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.threads import using_threads
 
 TINY = {"model": "tiny", "max_length": 32, "pooling": "mean"}
 LEVELS = {
@@ -47,9 +47,9 @@ def made(fine_tuning=None, **settings):
 # --- a stopped run is resumed where it was ---
 
 STAGES = {
-    "the preliminary tree is kept": ("labelwise.training.tree_training.TreeTraining.train_levels", 0),
-    "in the second level": ("labelwise.training.loop._Loop._step", 3),
-    "before the third level": ("labelwise.training.encoder_tree.linear_head", 2),
+    "the preliminary tree is kept": ("labelwise.nn.train.levels.TreeTraining.train_levels", 0),
+    "in the second level": ("labelwise.nn.train.loop._Loop._step", 3),
+    "before the third level": ("labelwise.nn.train.fine_tuning.linear_head", 2),
     "while encoding": ("labelwise.methods.encoded_tree.EncodedTree._training_vectors", 0),
     "in the ranker": ("labelwise.linear.trees.train_tree", 0),
 }
@@ -78,7 +78,7 @@ def test_a_run_is_resumed_in_each_stage(stage, run_files, data, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(Stop):
         _watch(patch, target, stop_after=calls_before)
         labelwise(*command)
-    steps = _watch(monkeypatch, "labelwise.training.loop._Loop._step")
+    steps = _watch(monkeypatch, "labelwise.nn.train.loop._Loop._step")
     labelwise(*command)
     done = {"in the second level": 3, "before the third level": 4, "while encoding": 6, "in the ranker": 6}
     assert len(steps) == 6 - done.get(stage, 0)
@@ -121,7 +121,7 @@ def _watch(monkeypatch, path, stop_after=None):
 def test_a_ranking_of_another_vector_scale_is_not_used_again(data, tmp_path, monkeypatch):
     context = FitContext(checkpoints=tmp_path)
     made().fit(data, context=context)
-    calls = _watch(monkeypatch, "labelwise.training.encoder_tree.matched_nodes")
+    calls = _watch(monkeypatch, "labelwise.nn.train.fine_tuning.matched_nodes")
     made().fit(data, context=context)
     assert len(calls) == 0
     made(vector_scale=0.25).fit(data, context=context)
@@ -188,9 +188,9 @@ def test_tfidf_is_fitted_once_for_fine_tuning_and_ranking(data, monkeypatch):
 
 
 def test_fine_tuning_changes_the_encoder_and_frozen_is_refused(data):
-    from labelwise.encoders.config import EncoderConfig
-    from labelwise.encoders.corpus import encode_corpus
-    from labelwise.encoders.transformer import open_encoder
+    from labelwise.nn.config import EncoderConfig
+    from labelwise.nn.encode import encode_corpus
+    from labelwise.nn.text.transformer import open_encoder
 
     model = made({"training": {"optimiser": {"rate": 0.01}}}).fit(data)
     before = encode_corpus(open_encoder(EncoderConfig(**TINY), data.texts, 0), data.texts)
@@ -234,10 +234,9 @@ def test_a_time_budget_ends_it_with_a_usable_model(data):
 
 
 def test_memory_is_estimated_before_it_begins(data):
-    from labelwise.encoders.config import EncoderConfig
-    from labelwise.encoders.transformer import open_encoder
-    from labelwise.networks.settings import TrainingConfig
-    from labelwise.training.fine_tuning_memory import check_fine_tuning_memory, fine_tuning_bytes
+    from labelwise.nn.config import EncoderConfig, TrainingConfig
+    from labelwise.nn.text.transformer import open_encoder
+    from labelwise.nn.train.fine_tuning import check_fine_tuning_memory, fine_tuning_bytes
 
     encoder = open_encoder(EncoderConfig(**TINY), data.texts, 0)
     small, large = (sum(fine_tuning_bytes(encoder, [10], 100, TrainingConfig(batch_size=n))) for n in (8, 800))

@@ -7,8 +7,8 @@ import pytest
 from scipy import sparse
 
 import labelwise as lw
-from labelwise.metrics import confusion
-from labelwise.metrics.confusion import ConfusionCounter
+from labelwise.metrics import per_label as confusion
+from labelwise.metrics.per_label import ConfusionCounter
 from labelwise.testing.planted import planted_texts
 from labelwise.topk import NO_LABEL, TopK
 

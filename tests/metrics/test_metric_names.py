@@ -8,7 +8,13 @@ import sys
 import pytest
 
 from labelwise.errors import ConfigError
-from labelwise.metrics.names import Metric, check_depth, default_metrics, parse_metric, parse_metrics
+from labelwise.metrics.names import (
+    Metric,
+    check_depth,
+    default_metrics,
+    parse_metric,
+    parse_metrics,
+)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from labelwise.errors import ConfigError, DataError
 from labelwise.metrics.bootstrap import ResamplingSums
 from labelwise.metrics.evaluate import evaluate
 from labelwise.metrics.streaming import Evaluator
-from labelwise.parallel import using_threads
+from labelwise.runtime.threads import using_threads
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 from metrics import brute_force

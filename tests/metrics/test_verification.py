@@ -12,8 +12,14 @@ from sklearn.metrics import roc_curve as sklearn_roc
 
 import labelwise as lw
 from labelwise.errors import ConfigError, DataError
-from labelwise.metrics.templates import pool_templates
-from labelwise.metrics.verification import best_threshold, fold_accuracy, roc_curve, tar_at_far, verify
+from labelwise.metrics.verification import (
+    best_threshold,
+    fold_accuracy,
+    pool_templates,
+    roc_curve,
+    tar_at_far,
+    verify,
+)
 
 
 def random_pairs(seed, count=300, ties=True):

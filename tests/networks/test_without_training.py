@@ -8,8 +8,8 @@ import numpy as np
 
 from conformance.planted import planted
 from conformance.small import small_and_short
-from labelwise.parallel import using_threads
 from labelwise.registry import METHODS, method_class
+from labelwise.runtime.threads import using_threads
 
 # Accelerate is hidden as if it were not installed: transformers imports it by itself where it finds it.
 PREDICT = """
@@ -27,7 +27,7 @@ from conformance.planted import planted
 lw.set_threads(2)
 for name, kind in (given.split(":") for given in sys.argv[1:]):
     top = lw.load(f"{name}/model").predict(planted(kind, n_documents=60, n_labels=12), k=5)
-    held = [one for one in sys.modules if one.split(".")[0] == "accelerate" or one.startswith("labelwise.training")]
+    held = [one for one in sys.modules if one.split(".")[0] == "accelerate" or one.startswith("labelwise.nn.train")]
     assert held == [], (name, held)
     np.savez(f"{name}/top.npz", ids=top.ids, scores=top.scores)
 """

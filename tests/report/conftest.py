@@ -2,7 +2,7 @@
 
 import pytest
 
-from labelwise.report.drawing import Chart
+from labelwise.report.charts import Chart
 
 
 @pytest.fixture

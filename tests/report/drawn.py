@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from labelwise.report.drawing import Chart, _matplotlib
+from labelwise.report.charts import Chart, _matplotlib
 
 EMPTY = {
     "svg": b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="9pt" height="9pt"/>',

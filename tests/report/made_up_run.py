@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise import store
-from labelwise.methods.card import Card, write_card
-from labelwise.methods.label_file import ModelLabels
+from labelwise.io import folder as store
+from labelwise.model.card import Card, write_card
+from labelwise.model.label_file import ModelLabels
 from labelwise.strings import Strings
 
 CONFIG = """\

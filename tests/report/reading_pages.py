@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from labelwise.report.html import write_report
+from labelwise.report.run import write_report
 
 VOID = {"meta", "br", "wbr", "img", "link", "input", "hr"}
 

@@ -11,10 +11,10 @@ from made_up_run import make_run
 from made_up_study import course, inspection
 from reading_pages import Page
 
-from labelwise.report.html import write_report
+from labelwise.report.charts import layers_chart, points_chart, side_by_side_chart, study_inspection_charts
 from labelwise.report.inspection import Inspection
-from labelwise.report.inspection_plots import layers_chart, points_chart, side_by_side_chart, study_inspection_charts
 from labelwise.report.plots import learning_charts, run_charts
+from labelwise.report.run import write_report
 from labelwise.report.run_files import read_run
 
 pytest.importorskip("matplotlib")

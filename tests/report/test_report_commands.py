@@ -9,9 +9,8 @@ import pytest
 from drawn import draw_once
 from made_up_run import make_run, results
 
-from labelwise.cli.compare import compare_command
-from labelwise.cli.report import report_command
-from labelwise.cli.tables import show_evaluation
+from labelwise.cli.output import show_evaluation
+from labelwise.cli.report import compare_command, report_command
 from labelwise.errors import DataError, LabelwiseError
 
 pytest.importorskip("matplotlib")

@@ -9,7 +9,7 @@ from made_up_run import changed_json, make_run
 from reading_pages import page_of
 
 from labelwise.errors import DataError, LabelwiseError, MissingDependencyError
-from labelwise.report.html import write_report
+from labelwise.report.run import write_report
 from labelwise.report.run_files import FILES
 
 pytest.importorskip("matplotlib")

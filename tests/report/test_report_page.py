@@ -13,11 +13,11 @@ import pytest
 from made_up_run import changed_json, make_run, write_card_of_model, write_json, write_lines
 from reading_pages import Page, page_of
 
-from labelwise.methods.card import Card, Change
 from labelwise.metrics.groups import GroupRow
 from labelwise.metrics.propensity import Propensity
 from labelwise.metrics.result import Evaluation
-from labelwise.report.html import write_report
+from labelwise.model.card import Card, Change
+from labelwise.report.run import write_report
 from labelwise.report.run_files import read_run
 
 pytest.importorskip("matplotlib")
@@ -217,7 +217,7 @@ def test_the_same_files_give_the_same_bytes(written, tmp_path):
     run, first = written
     program = (
         "import sys\n"
-        "from labelwise.report.html import write_report\n"
+        "from labelwise.report.run import write_report\n"
         "import labelwise.report.compare\n"
         "assert not {'matplotlib', 'jinja2', 'numba'} & set(sys.modules)\n"
         "write_report(sys.argv[1], sys.argv[2])\n"

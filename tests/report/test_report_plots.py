@@ -9,7 +9,8 @@ from drawn import leave_out_drawing
 from made_up_run import make_run
 
 from labelwise.errors import ConfigError, DataError
-from labelwise.report.drawing import SERIES, thinned
+from labelwise.io.run_schema import Curve, LabelGroup
+from labelwise.report.charts import SERIES, thinned
 from labelwise.report.plots import (
     families,
     frequency_chart,
@@ -19,7 +20,6 @@ from labelwise.report.plots import (
     save_plots,
 )
 from labelwise.report.run_files import read_run
-from labelwise.run_schema import Curve, LabelGroup
 
 pytest.importorskip("matplotlib")
 

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelwise.formatting import MISSING, cut, duration, number, percent, size
+from labelwise.formatting import (
+    MISSING,
+    cut,
+    duration,
+    number,
+    percent,
+    size,
+)
 from labelwise.report.wording import bar_percent, family_and_k, sorted_metrics
 
 

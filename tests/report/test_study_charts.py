@@ -8,12 +8,12 @@ import pytest
 from drawn import figure_of, line_points, marked_points
 from made_up_study import FLOOR, OPTIMISER, add_trial, course, every_verdict, line, optimiser_study, write_results
 
+from labelwise.report.charts import MARKS
 from labelwise.report.curves import read_training_curves
 from labelwise.report.field_plots import field_charts, lines_over
+from labelwise.report.study import study_charts
 from labelwise.report.study_files import read_study_folder, shown_value
-from labelwise.report.study_page import study_charts
 from labelwise.report.study_plots import chosen_settings, collapse_chart, curve_charts, overview_chart
-from labelwise.report.verdict_marks import MARKS
 
 pytest.importorskip("matplotlib")
 

@@ -14,8 +14,8 @@ from reading_pages import Page
 
 from labelwise.cli.report import report_command
 from labelwise.errors import DataError
+from labelwise.report.study import study_charts, study_values, summary, write_study_report
 from labelwise.report.study_files import read_study_folder
-from labelwise.report.study_page import study_charts, study_values, summary, write_study_report
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
@@ -23,7 +23,7 @@ pytest.importorskip("jinja2")
 
 def page_of(folder):
     """The page without the charts' files, which take most of the time."""
-    from labelwise.report.html import write_page
+    from labelwise.report.run import write_page
 
     study = read_study_folder(folder)
     write_page(folder / "page.html", "study.html", study_values(study, study_charts(study)))
@@ -239,7 +239,7 @@ def test_a_report_never_needs_torch(tmp_path):
     one_setting(tmp_path, {"model.a": 1}, course("healthy", epochs=2), inspection("healthy", 1, 6, 1), value=0.5)
     code = (
         "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
-        "from labelwise.report.study_page import write_study_report\n"
+        "from labelwise.report.study import write_study_report\n"
         f"write_study_report({str(tmp_path)!r})"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

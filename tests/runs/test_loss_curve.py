@@ -8,7 +8,7 @@ import pytest
 from cli.commands import labelwise
 from conformance.planted import planted_texts
 from labelwise.data.write import write
-from labelwise.runs.loss_curve import still_falling
+from labelwise.runs.evaluate import still_falling
 
 STEPS = np.arange(1, 41) / 40
 

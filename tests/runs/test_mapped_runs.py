@@ -12,14 +12,13 @@ from killing import kill_where_it_holds
 from labelwise.config import ConfigSource
 from labelwise.data.csr import ArrayOnDisk
 from labelwise.errors import ConfigError, DataError
+from labelwise.io.run_schema import SCRATCH
 from labelwise.methods.mach import Mach
-from labelwise.run_schema import SCRATCH
 from labelwise.runs.config import run_config
-from labelwise.runs.repetitions import train_repetitions
-from labelwise.runs.train import train
-from labelwise.sweep.preflight import check_study
-from labelwise.sweep.study import read_study
-from labelwise.sweep.trial import run_trial
+from labelwise.runs.train import train, train_repetitions
+from labelwise.tuning.preflight import check_study
+from labelwise.tuning.study import read_study
+from labelwise.tuning.trial import run_trial
 
 MODEL = {
     "method": "mach", "repetitions": 2, "buckets": 16, "hidden": [8],
@@ -113,7 +112,7 @@ def test_documents_set_aside_are_the_same_in_files(tmp_path, corpora, format, pa
 
 
 def test_rows_are_in_files_while_a_run_trains(tmp_path, corpora, monkeypatch):
-    from labelwise.mapped import mapping_of
+    from labelwise.io.tensors import mapping_of
 
     seen, plain = [], Mach._fit
 
@@ -161,7 +160,7 @@ from labelwise.data.csr import ArrayOnDisk
 ArrayOnDisk.map = lambda self: hold()
 """
 HOLD_IN_THE_SECOND_EPOCH = """
-from labelwise.training.repetition_fitting import RepetitionFitting
+from labelwise.nn.train.repetitions import RepetitionFitting
 plain = RepetitionFitting.batches
 RepetitionFitting.batches = lambda self, epoch: hold() if epoch else plain(self, epoch)
 """

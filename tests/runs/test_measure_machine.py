@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from labelwise.costs import Constants
-from labelwise.runs import measure_machine
+from labelwise.runs import measure as measure_machine
 
 
 def test_linear_constants_of_every_precision(monkeypatch):
@@ -28,7 +28,7 @@ def test_a_program_may_have_any_name():
     """Its name is in the file that memory is read from."""
     from pathlib import Path
 
-    from labelwise.memory_limit import own_memory
+    from labelwise.runtime.memory import own_memory
 
     name = Path("/proc/self/comm")
     before = name.read_bytes()

@@ -7,11 +7,11 @@ import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
+from labelwise.commands.encode import _documents
+from labelwise.commands.predict import predict_file
 from labelwise.data.options import ReadOptions
 from labelwise.errors import DataError
-from labelwise.runs.documents import Request, is_text
-from labelwise.runs.encode import _documents
-from labelwise.runs.predict import predict_file
+from labelwise.runs.data import Request, is_text
 
 LINES = ["caf\u00e9", "plain", "na\u00efve\r", "\u00fcber"]
 

@@ -10,7 +10,7 @@ import pytest
 import labelwise as lw
 from cli.commands import labelwise
 from killing import BEFORE_RENAMING, kill_where_it_holds
-from labelwise.file_lock import lock_folder
+from labelwise.io.atomic import lock_folder
 from labelwise.runs import folder, train
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
@@ -261,7 +261,7 @@ def test_a_replacement_is_no_run_of_its_own(config, run, monkeypatch):
 
 def test_the_demo_resumes_its_replacement(config, run, tmp_path, monkeypatch):
     """With the run of the fixture as one of the demo's."""
-    monkeypatch.setattr("labelwise.cli.demo.METHODS", ("popularity",))
+    monkeypatch.setattr("labelwise.cli.report.METHODS", ("popularity",))
     (tmp_path / "demo").mkdir()
     build = tmp_path / "demo" / "pydocs"
     (tmp_path / "corpus").rename(build)

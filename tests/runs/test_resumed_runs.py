@@ -15,7 +15,7 @@ from killing import kill_where_it_holds
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 
 HOLD_AFTER_THREE_CHECKPOINTS = """
-from labelwise.training.checkpoint import Checkpoints
+from labelwise.nn.train.checkpoint import Checkpoints
 saved, plain = [], Checkpoints.save_last
 def save(self, *given):
     plain(self, *given)

@@ -11,7 +11,7 @@ from conformance.planted import planted_texts
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, DataError
 from labelwise.runs.config import run_config
-from labelwise.runs.load_data import load_run_data
+from labelwise.runs.data import load_run_data
 
 
 @pytest.fixture(scope="module")

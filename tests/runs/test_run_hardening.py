@@ -13,7 +13,7 @@ from cli.commands import labelwise
 from forking import run_forked
 from killing import BEFORE_RENAMING, kill_where_it_holds
 from labelwise.errors import DataError
-from labelwise.file_lock import is_locked, lock_folder
+from labelwise.io.atomic import is_locked, lock_folder
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL and links")
 
@@ -57,7 +57,7 @@ def test_a_model_that_is_replaced_is_never_gone(tmp_path, config, exchange):
     run = tmp_path / "run"
     labelwise("train", config, "--set", "calibrate.enabled=false")
     before = lw.load(run / "model").predict("text", k=5)
-    patch = "from labelwise import atomic\n" + (
+    patch = "from labelwise.io import atomic\n" + (
         "plain = atomic._exchange\ndef exchange(*given):\n    assert plain(*given)\n    hold()\natomic._exchange = exchange\n"
         if exchange
         else "atomic._exchange = lambda *given: False\n" + BEFORE_RENAMING.format(ending="/model")
@@ -131,7 +131,7 @@ def test_impossible_values_are_named(config, key, value, words):
     assert words in " ".join(labelwise("train", config, code=2).err.split())
 
 
-@pytest.mark.parametrize("written", ["labelwise.store.os.fsync", "labelwise.runs.folder.RunFolder.record"])
+@pytest.mark.parametrize("written", ["labelwise.io.folder.os.fsync", "labelwise.runs.folder.RunFolder.record"])
 def test_a_disk_that_is_full_is_named_by_a_path(tmp_path, config, written, monkeypatch):
     def fail(*given, **named):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # without a path, as of write()

@@ -5,8 +5,9 @@ import json
 import pytest
 from pydantic import BaseModel
 
-from labelwise import report_schema, run_schema
 from labelwise.config import ConfigSource
+from labelwise.io import run_schema
+from labelwise.report import schema as report_schema
 from labelwise.runs.config import run_config
 from labelwise.runs.train import train
 

@@ -8,7 +8,7 @@ import pytest
 import labelwise as lw
 from cli.commands import labelwise
 from common import same_predictions
-from labelwise.data.blocks import Blocks
+from labelwise.data.csr import Blocks
 from labelwise.errors import ConfigError, DataError
 from labelwise.testing.planted import planted_texts
 

@@ -40,7 +40,7 @@ def make_data(seed=0, documents=150):
 
 
 def _labels(labels):
-    from labelwise.data.label_space import labels_from_lists
+    from labelwise.data.csr import labels_from_lists
 
     return labels_from_lists(labels)
 

@@ -103,7 +103,7 @@ def test_annif_client_shows_refusals(port):
 
 
 def test_only_names_that_are_no_uris_get_the_prefix():
-    from labelwise.serve.annif_routes import subject
+    from labelwise.serve.annif import subject
 
     for name, uri, notation in (
         ("http://www.yso.fi/onto/yso/p1", "http://www.yso.fi/onto/yso/p1", None), ("urn:a:1", "urn:a:1", None),

@@ -74,7 +74,7 @@ def test_explanations_have_the_positions_of_words(client, model):
 
 
 def test_positions_of_stems_and_pairs():
-    from labelwise.methods.term_spans import term_spans
+    from labelwise.model.explanation import term_spans
 
     data = make_data(2, 60)
     config = {"ngrams": [1, 2], "stemmer": "english", "stop_words": ["the", "of"]}

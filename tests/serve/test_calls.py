@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
-from labelwise.methods.base import Method
-from labelwise.serve import prediction_routes, served
+from labelwise.model.method import Method
+from labelwise.serve import models as served
+from labelwise.serve import predictions as prediction_routes
 from serve.running import running_client, wait_until
 
 PREDICT, EXPLAIN = "/v1/models/topics/predict", "/v1/models/topics/explain"

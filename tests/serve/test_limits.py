@@ -21,7 +21,7 @@ from cli.commands import labelwise
 from forking import Forked
 from labelwise.serve import answers
 from labelwise.serve.app import create_app
-from labelwise.serve.counters import Counters
+from labelwise.serve.gate import Counters
 from labelwise.serve.protocol import LimitedProtocol
 from labelwise.serve.settings import Settings
 from labelwise.strings import Strings
@@ -48,7 +48,7 @@ def test_errors_about_labels_are_bounded(client):
 def test_models_that_are_loading_are_listed(plain_folder, monkeypatch):
     from starlette.testclient import TestClient
 
-    from labelwise.serve import served
+    from labelwise.serve import models as served
     from labelwise.serve.app import create_app
 
     go, plain = threading.Event(), served.load_model
@@ -125,7 +125,7 @@ def test_a_refused_client_that_says_nothing_is_let_go(folder, monkeypatch):
 
 def test_sigterm_does_not_wait_for_a_model_that_is_loading(plain_folder):
     code = (
-        "import time, sys\nfrom labelwise.serve import served\nserved.load_model = lambda path: time.sleep(600)\n"
+        "import time, sys\nfrom labelwise.serve import models as served\nserved.load_model = lambda path: time.sleep(600)\n"
         "from labelwise.cli.main import main\nmain(sys.argv[1:])"
     )
     process = subprocess.Popen(

@@ -12,7 +12,7 @@ import yaml
 
 from forking import Forked
 from labelwise.executors import commands
-from labelwise.sweep.trial import main
+from labelwise.tuning.trial import main
 
 
 def plant(folder: Path, documents: int = 120, valid: bool = True) -> Path:
@@ -56,7 +56,7 @@ def fork_trials(monkeypatch) -> None:
 
 
 def _forked_trial(command, stdin, stdout, stderr, env, start_new_session, pass_fds):
-    if command[:4] != [sys.executable, "-P", "-m", "labelwise.sweep.trial"]:
+    if command[:4] != [sys.executable, "-P", "-m", "labelwise.tuning.trial"]:
         options = {"env": env, "start_new_session": start_new_session, "pass_fds": pass_fds}
         return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, **options)
     output = stdout.fileno()

@@ -7,9 +7,9 @@ import pytest
 from cli.commands import labelwise
 from labelwise.config import ConfigSource
 from labelwise.runs.config import run_config
-from labelwise.sweep import runner
-from labelwise.sweep.results import result_rows
-from labelwise.sweep.study import Setting, read_study
+from labelwise.tuning import runner
+from labelwise.tuning.results import result_rows
+from labelwise.tuning.study import Setting, read_study
 from sweep.planted import plant, write_study
 
 STAND_IN = """

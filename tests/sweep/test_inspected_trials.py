@@ -11,7 +11,7 @@ from cli.commands import labelwise
 from labelwise.runs.config import InspectSection
 from labelwise.runs.folder import RunFolder
 from labelwise.runs.inspect import COLOURS, covering_labels, is_inspected, project_to_plane
-from labelwise.sweep.search import make_search
+from labelwise.tuning.sweep_search import make_search
 from sweep.planted import plant, write_study
 
 TINY = {
@@ -121,11 +121,11 @@ def test_mapped_data_is_looked_into_from_files(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     import labelwise as lw
     from labelwise.config import ConfigSource
-    from labelwise.mapped import mapping_of
+    from labelwise.io.tensors import mapping_of
     from labelwise.runs.inspect import inspect
-    from labelwise.sweep import inspect as of_studies
-    from labelwise.sweep.study import read_study
-    from labelwise.sweep.trial import run_trial
+    from labelwise.tuning import results as of_studies
+    from labelwise.tuning.study import read_study
+    from labelwise.tuning.trial import run_trial
 
     for split, data in lw.read_splits(plant(tmp_path / "lines", documents=40)).items():
         half = len(data) // 2

@@ -10,9 +10,9 @@ from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, DataError, MissingDependencyError
 from labelwise.runs.config import RunConfig
 from labelwise.runs.train import train
-from labelwise.sweep import preflight, runner
-from labelwise.sweep.results import result_rows
-from labelwise.sweep.study import read_study
+from labelwise.tuning import preflight, runner
+from labelwise.tuning.results import result_rows
+from labelwise.tuning.study import read_study
 from sweep.planted import plant, write_study
 
 

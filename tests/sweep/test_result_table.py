@@ -2,13 +2,13 @@
 
 import pytest
 
-from labelwise.cli.sweep import _show
+from labelwise.cli.train import _show
 from labelwise.config import ConfigSource
-from labelwise.sweep.outcome import FINISHED, Outcome
-from labelwise.sweep.results import result_rows
-from labelwise.sweep.runner import SettingResult
-from labelwise.sweep.search import grid_settings
-from labelwise.sweep.study import read_study
+from labelwise.tuning.outcome import FINISHED, Outcome
+from labelwise.tuning.results import result_rows
+from labelwise.tuning.runner import SettingResult
+from labelwise.tuning.study import read_study
+from labelwise.tuning.sweep_search import grid_settings
 from sweep.planted import write_study
 
 

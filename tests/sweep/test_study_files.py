@@ -7,9 +7,9 @@ import pytest
 
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, MissingDependencyError
-from labelwise.sweep.outcome import hopeless_reason
-from labelwise.sweep.search import grid_settings, make_search, random_settings
-from labelwise.sweep.study import StopSection, read_study
+from labelwise.tuning.outcome import hopeless_reason
+from labelwise.tuning.study import StopSection, read_study
+from labelwise.tuning.sweep_search import grid_settings, make_search, random_settings
 from sweep.planted import write_study
 
 BASE = {"data": {"path": "x"}, "model": {"method": "linear_tree"}}

@@ -8,9 +8,8 @@ import pytest
 from cli.commands import labelwise
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, ModelFormatError
-from labelwise.file_lock import lock_folder
-from labelwise.sweep.claim import check_folder, claim
-from labelwise.sweep.study import read_study
+from labelwise.io.atomic import lock_folder
+from labelwise.tuning.study import check_folder, claim, read_study
 from sweep.planted import plant, write_study
 
 
@@ -129,7 +128,7 @@ def test_from_the_command_line(tmp_path):
 def test_a_sweep_waits_for_trials_of_an_earlier_one_that_still_run(tmp_path, monkeypatch):
     """As those on a cluster, which do not inherit the lock of the study."""
     plant(tmp_path / "data")
-    monkeypatch.setattr("labelwise.sweep.runner.LOCK_WAIT", 0.1)
+    monkeypatch.setattr("labelwise.tuning.runner.LOCK_WAIT", 0.1)
     study = write_study(tmp_path)
     folder = study_of(tmp_path).folder
     folder.mkdir()

@@ -13,9 +13,9 @@ import pytest
 
 from cli.commands import labelwise
 from labelwise.config import ConfigSource
-from labelwise.sweep import runner
-from labelwise.sweep.results import result_rows
-from labelwise.sweep.study import read_study
+from labelwise.tuning import runner
+from labelwise.tuning.results import result_rows
+from labelwise.tuning.study import read_study
 from sweep.planted import plant, write_study
 
 

@@ -9,7 +9,7 @@ from accelerate.state import AcceleratorState
 
 from forking import Forked
 from labelwise.cli.main import main
-from labelwise.parallel import set_threads
+from labelwise.runtime.threads import set_threads
 
 
 def run_ranks(

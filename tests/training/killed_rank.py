@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 from labelwise.cli.main import main
-from labelwise.training.checkpoint_manager import CheckpointManager
+from labelwise.nn.train.checkpoint import CheckpointManager
 
 given = os.environ.get("LABELWISE_TEST_KILLED")
 if given is not None:

@@ -7,10 +7,10 @@ import signal
 import torch
 from tiny_fitting import TinyFitting, same_weights, weights_of
 
-from labelwise.fit_context import FitContext
-from labelwise.networks.settings import TrainingConfig
-from labelwise.parallel import set_threads
-from labelwise.training.loop import train
+from labelwise.nn.config import TrainingConfig
+from labelwise.nn.train.loop import train
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.threads import set_threads
 
 COMMON = {"epochs": 3, "batch_size": 8, "metric": "valid_loss", "checkpoint_every": {"steps": 2}, "restore_best": False}
 UNEVEN = 47

@@ -2,10 +2,10 @@
 
 from tiny_fitting import TinyFitting, weights_of
 
-from labelwise.fit_context import FitContext
-from labelwise.networks.settings import TrainingConfig
-from labelwise.training.callbacks import Callback
-from labelwise.training.loop import train
+from labelwise.nn.config import TrainingConfig
+from labelwise.nn.train.callbacks import Callback
+from labelwise.nn.train.loop import train
+from labelwise.runtime.fit_context import FitContext
 
 
 def config(**values):

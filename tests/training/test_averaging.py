@@ -5,11 +5,11 @@ import torch
 from recorded_training import Recorder, config, fit, recorded
 from tiny_fitting import TinyFitting, _one_thread, same_weights, weights_of  # noqa: F401
 
-from labelwise.fit_context import FitContext
-from labelwise.networks.settings import AveragingConfig
-from labelwise.training import loop
-from labelwise.training.averaging import Averaging
-from labelwise.training.loop import train
+from labelwise.nn.config import AveragingConfig
+from labelwise.nn.train import loop
+from labelwise.nn.train.loop import train
+from labelwise.nn.train.optim import Averaging
+from labelwise.runtime.fit_context import FitContext
 
 
 def test_moving_average():

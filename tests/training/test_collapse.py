@@ -10,11 +10,10 @@ import torch
 import labelwise as lw
 from common import Stop
 from conformance.planted import planted
-from labelwise.encoders.attention import attention_entropy
-from labelwise.fit_context import FitContext
-from labelwise.parallel import using_threads
-from labelwise.training.collapse import spread
-from labelwise.training.verdicts import Reading, diagnose
+from labelwise.nn.text.transformer import attention_entropy
+from labelwise.nn.train.monitor import Reading, diagnose, spread
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.threads import using_threads
 
 AS_IN_THE_STUDY = {"loss": {"reduction": "mean"}, "bias": "zero", "dropout": 0.5}
 

@@ -7,16 +7,13 @@ from scipy import sparse
 from sklearn.svm import LinearSVC
 from torch import nn
 
-from labelwise.codes.candidates import candidate_targets
-from labelwise.codes.tree import LabelTree
-from labelwise.data.blocks import Blocks
-from labelwise.heads.config import LossConfig
-from labelwise.linear.level_trainer import SolverConfig
-from labelwise.networks.encoder_level import EncoderLevel
-from labelwise.networks.levels import Parents
-from labelwise.time_budget import NO_LIMIT
-from labelwise.training.linear_heads import linear_head
-from labelwise.training.linear_matcher import matched_nodes
+from labelwise.data.csr import Blocks
+from labelwise.labelspace.tree import LabelTree, candidate_targets
+from labelwise.linear.solver import SolverConfig
+from labelwise.nn.config import LossConfig
+from labelwise.nn.levels import EncoderLevel, Parents
+from labelwise.nn.train.fine_tuning import linear_head, matched_nodes
+from labelwise.runtime.time_budget import NO_LIMIT
 
 SOLVER = SolverConfig(cost_positive=1.5, cost_negative=1.5, tolerance=1e-4, max_passes=3000, threshold=0.0)
 

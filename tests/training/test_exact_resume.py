@@ -13,12 +13,12 @@ from tiny_fitting import TinyFitting, _one_thread, same_weights, weights_of  # n
 
 from common import Stop
 from forking import kill_soon_after
-from labelwise.finished import fingerprint
-from labelwise.fit_context import FitContext
-from labelwise.networks.settings import TrainingConfig
-from labelwise.training import interruption
-from labelwise.training.callbacks import Callback
-from labelwise.training.loop import train
+from labelwise.nn.config import TrainingConfig
+from labelwise.nn.train import loop as interruption
+from labelwise.nn.train.callbacks import Callback
+from labelwise.nn.train.loop import train
+from labelwise.runtime.finished import fingerprint
+from labelwise.runtime.fit_context import FitContext
 
 OPTIMISERS = {
     "adagrad": {"name": "adagrad", "rate_decay": 0.01},

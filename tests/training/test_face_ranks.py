@@ -6,20 +6,17 @@ import torch
 from forked_ranks import run_ranks
 from scipy import sparse
 
-from labelwise.encoders.face_config import FaceNetworkConfig
-from labelwise.encoders.image_config import ImageConfig
-from labelwise.encoders.image_encoder import ImageEncoder
-from labelwise.encoders.images import ImageInputs
-from labelwise.encoders.iresnet import make_face_network
-from labelwise.fit_context import FitContext
-from labelwise.heads.margin import MarginHead
-from labelwise.heads.margin_config import MarginConfig
-from labelwise.networks.encoder_head import EncoderHead
-from labelwise.networks.settings import TrainingConfig
-from labelwise.parallel import using_threads
-from labelwise.training.encoder_fitting import EncoderData, EncoderFitting
-from labelwise.training.head_shards import join_head, split_head
-from labelwise.training.loop import train
+from labelwise.nn.config import FaceNetworkConfig, ImageConfig, MarginConfig, TrainingConfig
+from labelwise.nn.encoder_head import EncoderHead
+from labelwise.nn.heads.margin import MarginHead
+from labelwise.nn.images.faces import make_face_network
+from labelwise.nn.images.inputs import ImageInputs
+from labelwise.nn.images.networks import ImageEncoder
+from labelwise.nn.train.fit import EncoderData, EncoderFitting
+from labelwise.nn.train.head_shards import join_head, split_head
+from labelwise.nn.train.loop import train
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.threads import using_threads
 
 RANKS, IMAGES, PEOPLE, SIZE = 2, 36, 9, 16
 GROUPS = {"margin": 0.2, "scale": 8.0, "sampling": "groups", "radices": (5, 2)}

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelwise.encoders.batches import cut_batches
 from labelwise.errors import ConfigError
-from labelwise.networks.settings import TrainingConfig
-from labelwise.training.batching import length_batches, training_batches
+from labelwise.nn.config import TrainingConfig
+from labelwise.nn.inputs import cut_batches, length_batches, training_batches
 
 LENGTHS = st.lists(st.integers(0, 512), max_size=300).map(np.array)
 

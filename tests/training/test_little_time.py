@@ -10,18 +10,18 @@ pytest.importorskip("torch")
 import labelwise as lw
 from conformance.planted import planted
 from conformance.small import SMALL
-from labelwise.encoders.base import SomeInputs, Vectors
-from labelwise.encoders.embed import encoded_blocks
-from labelwise.encoders.words import WordTokens
-from labelwise.fit_context import FitContext
-from labelwise.methods import affordable as affordable_module
-from labelwise.methods.affordable import affordable
-from labelwise.networks.settings import TrainingConfig
-from labelwise.progress import progress
-from labelwise.time_budget import NO_LIMIT, SAMPLE_FILE, check_pace
-from labelwise.training.callbacks import Callback, History
-from labelwise.training.loop import train
-from labelwise.training.tree_training import best_nodes_of_some
+from labelwise.model import affordable as affordable_module
+from labelwise.model.affordable import affordable
+from labelwise.nn.config import TrainingConfig
+from labelwise.nn.encode import encoded_blocks
+from labelwise.nn.inputs import SomeInputs, Vectors
+from labelwise.nn.train.callbacks import Callback, History
+from labelwise.nn.train.levels import best_nodes_of_some
+from labelwise.nn.train.loop import train
+from labelwise.nn.words.vocabulary import WordTokens
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.progress import progress
+from labelwise.runtime.time_budget import NO_LIMIT, SAMPLE_FILE, check_pace
 from test_time_budget import Clock
 from training.tiny_fitting import TinyFitting
 
@@ -96,7 +96,7 @@ def test_repetitions_share_the_time_and_those_without_any_are_left_out(clock, mo
         clock.now += seconds
         return History(stopped="time budget")
 
-    monkeypatch.setattr("labelwise.training.repetitions.train", quick)
+    monkeypatch.setattr("labelwise.nn.train.repetitions.train", quick)
     data = planted("features", n_documents=60)
     settings = {**SMALL["mach"], "repetitions": 4, "training": {"time_budget": 100.0}}
     seconds = 25.0

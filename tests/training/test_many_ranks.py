@@ -8,7 +8,7 @@ from forked_ranks import run_ranks
 from ranks import UNEVEN, train_as_rank, trained
 from tiny_fitting import _one_thread, weights_of  # noqa: F401
 
-from labelwise.parallel import using_threads
+from labelwise.runtime.threads import using_threads
 
 STEPS = 18  # 6 batches an epoch
 

@@ -6,8 +6,8 @@ from forked_ranks import run_ranks
 from torchrun_cases import MODELS
 
 from conformance.planted import planted_texts
-from labelwise.parallel import using_threads
 from labelwise.registry import method_class
+from labelwise.runtime.threads import using_threads
 
 NAMES = ("mach", "attention_xml", "xr_transformer")
 

@@ -6,9 +6,8 @@ from tiny_fitting import TinyModel, _one_thread  # noqa: F401
 from torch import nn
 
 from labelwise.errors import ConfigError
-from labelwise.networks.settings import OptimiserConfig
-from labelwise.training.optimisers import clip_adaptively, clip_gradients, make_optimisers, rates
-from labelwise.training.row_optimiser import RowOptimiser
+from labelwise.nn.config import OptimiserConfig
+from labelwise.nn.train.optim import RowOptimiser, clip_adaptively, clip_gradients, make_optimisers, rates
 
 # As in torch's documentation; the study this toolkit repeats had Adagrad's and Adadelta's swapped.
 DEFAULTS = {

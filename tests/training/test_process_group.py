@@ -10,9 +10,15 @@ import pytest
 from forked_ranks import run_ranks
 from torch.distributed import HashStore, TCPStore
 
-from labelwise import process_group
 from labelwise.errors import DataError, LabelwiseError
-from labelwise.process_group import is_restarted, leave_ranks, noticing_lost_ranks, on_rank_zero, rank
+from labelwise.runtime import process_group
+from labelwise.runtime.process_group import (
+    is_restarted,
+    leave_ranks,
+    noticing_lost_ranks,
+    on_rank_zero,
+    rank,
+)
 
 
 def test_one_process_is_rank_zero():

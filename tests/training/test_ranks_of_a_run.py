@@ -16,10 +16,11 @@ from conformance.planted import planted_texts
 from data.record_files import image_bytes
 from labelwise.cli.main import main
 from labelwise.errors import ConfigError
-from labelwise.parallel import using_threads
 from labelwise.registry import method_class
-from labelwise.runs import other_ranks, train
-from labelwise.runs.other_ranks import check_ranks
+from labelwise.runs import train
+from labelwise.runs import train as other_ranks
+from labelwise.runs.train import check_ranks
+from labelwise.runtime.threads import using_threads
 
 RANKS = 2
 TEXTS = {

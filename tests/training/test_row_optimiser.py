@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_fitting import _one_thread  # noqa: F401
 
-from labelwise.encoders.row_gradients import add_row_gradient
-from labelwise.training.row_optimiser import RowOptimiser
-from labelwise.training.torch_defaults import CLASSES
+from labelwise.nn.row_gradients import add_row_gradient
+from labelwise.nn.train.optim import CLASSES, RowOptimiser
 
 ROWS, WIDTH = 9, 3
 SETTINGS = {

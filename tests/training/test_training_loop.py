@@ -14,11 +14,11 @@ from tiny_fitting import TinyFitting, _one_thread, same_weights, weights_of  # n
 from torch import nn
 
 from labelwise.errors import ConfigError, DataError, MissingDependencyError
-from labelwise.fit_context import FitContext
-from labelwise.parallel import using_threads
-from labelwise.training import ranks
-from labelwise.training.callbacks import Callback
-from labelwise.training.loop import train
+from labelwise.nn.train import ranks
+from labelwise.nn.train.callbacks import Callback
+from labelwise.nn.train.loop import train
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.threads import using_threads
 
 # --- against a loop written out by hand ---
 
@@ -137,7 +137,7 @@ def test_time_budget_ends_cleanly():
 
     clock = [0.0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("labelwise.training.loop.time.monotonic", lambda: clock[0])
+        patch.setattr("labelwise.nn.train.loop.time.monotonic", lambda: clock[0])
         _, history = fit(config(epochs=1000, time_budget=10.5), callbacks=[Slow()])
     assert history.stopped == "time budget"
     assert history.steps == 10

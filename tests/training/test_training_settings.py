@@ -7,8 +7,8 @@ import pytest
 
 from labelwise.config import validated
 from labelwise.errors import ConfigError
-from labelwise.networks.settings import OptimiserConfig, ScheduleConfig, TrainingConfig, lower_is_better
-from labelwise.training.schedules import make_schedule
+from labelwise.nn.config import OptimiserConfig, ScheduleConfig, TrainingConfig, lower_is_better
+from labelwise.nn.train.optim import make_schedule
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_every_setting_is_described():
 
 
 def test_settings_do_not_load_torch():
-    code = "import sys, labelwise.networks.settings, labelwise.training.batching; sys.exit('torch' in sys.modules)"
+    code = "import sys, labelwise.nn.config, labelwise.nn.inputs; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from labelwise.parallel import using_threads
-from labelwise.training.batching import training_batches
+from labelwise.nn.inputs import training_batches
+from labelwise.runtime.threads import using_threads
 
 WORDS, LABELS, WIDTH = 40, 6, 8
 

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 import labelwise as lw
 from conformance.planted import planted_texts
 from data.record_files import image_bytes
-from labelwise.store import STATE_FILE
+from labelwise.io.folder import STATE_FILE
 
 ADAM = {"name": "adam", "rate": 0.003, "eps": 1e-3}
 ADAMW = {"rate": 0.003, "eps": 1e-3}

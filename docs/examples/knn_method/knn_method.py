@@ -12,12 +12,12 @@ import numpy as np
 from pydantic import Field
 from scipy import sparse
 
-from labelwise import store
 from labelwise.config import Config as BaseConfig
 from labelwise.errors import ModelFormatError
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
-from labelwise.methods.base import Method
+from labelwise.io import folder as store
 from labelwise.methods.text_features import TextFeatures
+from labelwise.model.method import Method
 from labelwise.topk import TopK
 
 BATCH = 256

@@ -111,10 +111,10 @@ def _plan_buckets(
 ) -> None:
     import yaml
 
-    from labelwise.codes.bucket_plan import plan_buckets
     from labelwise.errors import ConfigError
     from labelwise.formatting import size
-    from labelwise.free_memory import free_memory
+    from labelwise.labelspace.proposals import plan_buckets
+    from labelwise.runtime.memory import free_memory
 
     if memory is None:
         memory = free_memory()
@@ -140,8 +140,8 @@ def _plan_buckets(
 def _plan_digits(labels: int, width: int, bottleneck: int, groups: int, batch: int) -> None:
     import yaml
 
-    from labelwise.codes.digit_plan import plan_heads
     from labelwise.formatting import size
+    from labelwise.labelspace.proposals import plan_heads
 
     plans = plan_heads(labels, width, batch, bottleneck, groups)
     echo(

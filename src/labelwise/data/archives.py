@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from labelwise.errors import DataError
-from labelwise.progress import progress
+from labelwise.runtime.progress import progress
 
 MAX_BYTES = 200 << 30
 MAX_MEMBERS = 1_000_000

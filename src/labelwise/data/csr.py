@@ -1,8 +1,10 @@
-"""CSR matrices larger than memory: selecting rows, arrays for kernels, and building matrices block by block."""
+"""Features in two blocks side by side: sparse ones, such as TF-IDF, and dense ones, such as embeddings."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,6 +13,10 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.errors import DataError
+from labelwise.strings import Strings
+
+# --- csr ---
+# CSR matrices larger than memory: selecting rows, arrays for kernels, and building matrices block by block.
 
 # --- selecting rows -------------------------------------------------------------------------------------------------
 
@@ -218,3 +224,132 @@ def _enlarged(array: np.ndarray, used: int, capacity: int) -> np.ndarray:
     larger = np.empty(capacity, array.dtype)
     larger[:used] = array[:used]
     return larger
+
+
+ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """A CSR and a dense block of the same rows; the sparse columns come first. Either may be None.
+
+    Scale the blocks relative to each other: the one with the larger norm dominates.
+    """
+
+    sparse: sparse.csr_array | None
+    dense: np.ndarray | None
+
+    def __post_init__(self) -> None:
+        if not (self.sparse is None or sparse.issparse(self.sparse)) or not isinstance(self.dense, np.ndarray | None):
+            raise DataError("blocks of features are a sparse matrix and then a dense array; either may be None")
+        rows = {block.shape[0] for block in self._parts()}
+        if len(rows) != 1:
+            raise DataError(f"blocks of features need the same number of rows, got {sorted(rows) or 'no block'}")
+
+    def _parts(self) -> list[Any]:
+        return [block for block in (self.sparse, self.dense) if block is not None]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows, and columns of both blocks."""
+        parts = self._parts()
+        return parts[0].shape[0], sum(part.shape[1] for part in parts)
+
+    def __getitem__(self, rows: Any) -> Blocks:
+        """Some of the rows."""
+        picked: list[Any] = [None if block is None else pick_rows(block, rows) for block in (self.sparse, self.dense)]
+        return Blocks(*picked)
+
+    def to_csr(self) -> sparse.csr_array:
+        """Both blocks as one sparse matrix, 8 bytes for each dense number; built in chunks of rows."""
+        n, columns = self.shape
+        left = self.sparse if self.sparse is not None else sparse.csr_array((n, 0), dtype=np.float32)
+        width = columns - left.shape[1]
+        indptr = left.indptr.astype(np.int64) + width * np.arange(n + 1)
+        indices, data = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
+        for first in range(0, n, ROWS_AT_ONCE):
+            last = min(first + ROWS_AT_ONCE, n)
+            begin, end = left.indptr[first], left.indptr[last]
+            moved = np.repeat(width * np.arange(first, last), np.diff(left.indptr[first : last + 1]))
+            positions = moved + np.arange(begin, end)
+            indices[positions], data[positions] = left.indices[begin:end], left.data[begin:end]
+            if self.dense is not None:
+                positions = (indptr[first + 1 : last + 1] - width)[:, None] + np.arange(width)
+                indices[positions], data[positions] = np.arange(left.shape[1], columns), self.dense[first:last]
+        if indptr[-1] <= np.iinfo(np.int32).max:
+            indptr = indptr.astype(np.int32)  # otherwise SciPy makes the columns int64 too
+        return sparse.csr_array((data, indices, indptr), shape=(n, columns))
+
+
+# --- label space ---
+# Label spaces: positions of names in another one, and label matrices from lists. Kernels are for large spaces.
+#
+# A dictionary of ten million names costs gigabytes and seconds; the kernel's table a fraction of both.
+
+LARGE = 100_000
+
+
+def positions_in(names: Strings, within: Strings) -> np.ndarray:
+    """For each name its index in `within` (which has no duplicates), or -1."""
+    if len(names) + len(within) < LARGE:
+        index_of = within.positions
+        return np.fromiter((index_of.get(name, -1) for name in names), np.int64, len(names))
+    from labelwise.kernels.fields import Interner
+
+    table = Interner()
+    table.add(within.buffer, within.starts, within.ends)
+    indices = table.add(names.buffer, names.starts, names.ends).astype(np.int64)
+    return np.where(indices < len(within), indices, -1)
+
+
+def check_distinct(names: Strings, what: str) -> None:
+    """Refuse duplicate names; the result is cached in `names.distinct`."""
+    if names.distinct is None:
+        duplicate = first_duplicate(names)
+        if duplicate is not None:
+            raise DataError(f"{what}: duplicate label name {duplicate!r}; names must be unique")
+        names.distinct = True
+
+
+def first_duplicate(names: Strings) -> str | None:
+    """The first name that occurs more than once, or None."""
+    if len(names) < LARGE:
+        if len(names.positions) == len(names):
+            return None
+        return next(name for index, name in enumerate(names) if names.positions[name] != index)
+    from labelwise.kernels.fields import Interner
+
+    indices = Interner().add(names.buffer, names.starts, names.ends)
+    duplicates = np.flatnonzero(indices != np.arange(len(names)))
+    return names[int(duplicates[0])] if len(duplicates) else None
+
+
+def labels_from_lists(lists: Iterable[Any], label_names: Strings | None = None) -> tuple[sparse.csr_array, Strings]:
+    """A label matrix from a list of labels, or one label, per document; names as `sorted_label_names` sorts them."""
+    rows = [_label_list(row, index) for index, row in enumerate(lists)]
+    names = label_names if label_names is not None else sorted_label_names({n for row in rows for n in row})
+    column_of = names.positions
+    indptr = np.cumsum([0, *(len(row) for row in rows)])
+    try:
+        indices = np.fromiter((column_of[n] for row in rows for n in row), np.int64, int(indptr[-1]))
+    except KeyError as error:
+        raise DataError(f"label {error.args[0]!r} is not among the {len(names):,} given label names") from None
+    matrix = sparse.csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=(len(rows), len(names)))
+    matrix.sum_duplicates()
+    matrix.data[:] = 1
+    return matrix, names
+
+
+def _label_list(row: Any, index: int) -> list[str]:
+    if isinstance(row, str | int | np.integer):
+        return [str(row)]
+    if not isinstance(row, Iterable) or not all(isinstance(label, str | int | np.integer) for label in row):
+        raise DataError(f"document {index}: its labels must be a list of names or numbers, got {row!r}")
+    return [str(label) for label in row]
+
+
+def sorted_label_names(names: Iterable[str]) -> Strings:
+    """Names in the order of label ids: by number when all are plain numbers, else by code point."""
+    listed = list(names)
+    plain = all(name.isascii() and name.isdigit() and (name == "0" or name[0] != "0") for name in listed)
+    return Strings.of(sorted(listed, key=int) if plain else sorted(listed))

@@ -14,13 +14,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from labelwise.checks import are_offsets, in_range
-from labelwise.data.blocks import Blocks
-from labelwise.data.csr import pick_rows
-from labelwise.data.document_hash import document_hashes, hash_fractions
-from labelwise.data.label_space import check_distinct, labels_from_lists, positions_in
+from labelwise.data.csr import Blocks, check_distinct, labels_from_lists, pick_rows, positions_in
+from labelwise.data.hashing import document_hashes, hash_fractions
 from labelwise.errors import ConfigError, DataError, did_you_mean
-from labelwise.mapped import counts_of, in_pieces, mapping_of, release_pages
+from labelwise.io.tensors import are_offsets, counts_of, in_pieces, in_range, mapping_of, release_pages
 from labelwise.strings import Strings
 
 Features = sparse.csr_array | np.ndarray | Blocks
@@ -316,7 +313,7 @@ def is_canonical_csr(matrix: Any) -> bool:
     """Whether `canonical_csr` would return it unchanged, for either SciPy type; one pass, no copies."""
     if not isinstance(matrix, CSR) or matrix.ndim != 2 or matrix.dtype != np.float32:
         return False
-    from labelwise.kernels.formats.canonical import is_canonical
+    from labelwise.kernels.fields import is_canonical
 
     if mapping_of(matrix.indices) is None:
         return is_canonical(matrix.indptr, matrix.indices, matrix.data, *matrix.shape)
@@ -328,7 +325,7 @@ def is_canonical_csr(matrix: Any) -> bool:
 
 def _rows_are_canonical(matrix: Any, first: int, last: int) -> bool:
     """`is_canonical` for some rows of a mapped matrix, whose pages are released afterwards."""
-    from labelwise.kernels.formats.canonical import is_canonical
+    from labelwise.kernels.fields import is_canonical
 
     begin, end = matrix.indptr[first], matrix.indptr[last]
     indices, data = matrix.indices[begin:end], matrix.data[begin:end]

@@ -6,6 +6,8 @@ the one with the file's extension, then all others in the order of `FORMATS`, th
 
 from __future__ import annotations
 
+import csv
+import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -14,14 +16,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labelwise.data.files import first_bytes
-from labelwise.data.splits import ALIASES, canonical_split, is_numbered, natural_order, plain_name, stem_and_extension
+from labelwise.data.options import (
+    ALIASES,
+    canonical_split,
+    is_numbered,
+    natural_order,
+    plain_name,
+    stem_and_extension,
+)
+from labelwise.data.stream import first_bytes
 from labelwise.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
     from labelwise.data.dataset import Dataset
     from labelwise.data.formats.base import Format
     from labelwise.data.options import ReadOptions
+
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +41,16 @@ AUTO = "auto"
 FORMATS: dict[str, str] = {
     "native": "labelwise.data.formats.native",
     "pecos": "labelwise.data.formats.pecos",
-    "cifar": "labelwise.data.formats.cifar",
+    "cifar": "labelwise.data.formats.images",
     "idx": "labelwise.data.formats.idx",
-    "lines": "labelwise.data.formats.line_files",
+    "lines": "labelwise.data.formats.lines",
     "fulltext": "labelwise.data.formats.fulltext",
     "tfrecord": "labelwise.data.formats.tfrecord",
     "recordio": "labelwise.data.formats.recordio",
     "jsonl": "labelwise.data.formats.jsonl",
     "fasttext": "labelwise.data.formats.fasttext",
-    "xc": "labelwise.data.formats.xc",
-    "csv": "labelwise.data.formats.csv_table",
+    "xc": "labelwise.data.formats.sparse_text",
+    "csv": "labelwise.data.formats.csv",
     "tsv": "labelwise.data.formats.tsv",
     "vowpal": "labelwise.data.formats.vowpal",
     "image_folder": "labelwise.data.formats.image_folder",
@@ -63,8 +73,8 @@ def format_named(name: str) -> Format:
 
 def detect(path: str | Path, labels: bool = True) -> Format:
     """Detect the format of a file or folder by name and first bytes; `labels=False` accepts unlabelled files too."""
-    from labelwise.data.formats.checks import refuse_empty
-    from labelwise.data.formats.workbook import refuse_spreadsheet
+    from labelwise.data.formats.csv import refuse_spreadsheet
+    from labelwise.data.tables import refuse_empty
 
     path = _check_exists(path)
     if has_parts(path):
@@ -91,7 +101,7 @@ def detect(path: str | Path, labels: bool = True) -> Format:
 
 def find_parts(folder: str | Path, format: str = AUTO) -> tuple[Format, dict[str, Path]]:
     """The format of a folder, and the path of each of its parts (train, valid, test)."""
-    from labelwise.data.shard_count import check_shards
+    from labelwise.data.out_of_core import check_shards
 
     folder = _check_exists(folder)
     check_shards(folder)
@@ -180,7 +190,7 @@ def read(
         options = options.model_copy(update={"labels": False})
     paths = expand_paths(path)
     if len(paths) > 1:
-        from labelwise.data.concat import concat
+        from labelwise.data.rows import concat
 
         shown = str(path) if isinstance(path, str | Path) else None
         return concat((read(one, format, split, options, scratch=scratch) for one in paths), shown, scratch=scratch)
@@ -252,7 +262,7 @@ def _read_part(
 ) -> Dataset:
     """Read one part, in the label space of `first` if that is given."""
     if is_numbered(path):
-        from labelwise.data.concat import concat
+        from labelwise.data.rows import concat
 
         shards = (_read_part(format, shard, options, scratch=scratch) for shard in expand_paths(path))
         joined = concat(shards, str(path), scratch=scratch)
@@ -361,3 +371,42 @@ def _check_exists(path: str | Path) -> Path:
     except (OSError, ValueError) as error:
         raise DataError(f"the path cannot be used: {error}") from None
     raise DataError("there is no such file or folder", path)
+
+
+# --- prediction files ---
+# Recognises files that `labelwise predict` has written, so that a folder is not read as if they were its documents.
+
+SCORES = ("score", "probability", "scores", "probabilities")
+"""Columns of predicted tables; of long ones the first two, after `label`, of wide ones the others, after `labels`."""
+PREFIX = "predicted_"
+"""Of the columns of a wide table whose input has a column of the same name."""
+
+
+def is_prediction_file(path: Path) -> bool:
+    """Whether the first line is that of predictions as JSONL, TSV or CSV."""
+    extension = stem_and_extension(path)[1]
+    if extension not in (".jsonl", ".ndjson", ".tsv", ".csv"):
+        return False
+    line = first_bytes(path).removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0].decode("utf-8", "replace").rstrip("\r")
+    if extension in (".jsonl", ".ndjson"):
+        return _is_prediction(line)
+    return any(_is_header(line, delimiter) for delimiter in ("\t" if extension == ".tsv" else ",;\t"))
+
+
+def _is_header(line: str, delimiter: str) -> bool:
+    try:
+        names = [name.removeprefix(PREFIX) for name in next(csv.reader([line], delimiter=delimiter), [])]
+    except csv.Error:
+        return False
+    long = "label" in names and names[:1] == ["id"] and bool(set(SCORES[:2]) & set(names))
+    return long or ("labels" in names and bool(set(SCORES[2:]) & set(names)))
+
+
+def _is_prediction(line: str) -> bool:
+    """Whether labels are objects with a score; those of documents are names, or a mapping to relevances."""
+    try:
+        labels = json.loads(line)["labels"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return False
+    listed = labels if isinstance(labels, list) else []
+    return any(isinstance(one, dict) and one.keys() >= {"label", "score"} for one in listed)

@@ -16,18 +16,30 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.data.atomic_folder import check_free, data_folder
-from labelwise.data.blocks import Blocks
+from labelwise.data.csr import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats import native
-from labelwise.data.options import ReadOptions
-from labelwise.data.out_of_core import packed_on_disk, scratch_beside, take_mapped
-from labelwise.data.read import AUTO, DataPath, has_parts, read, read_splits
-from labelwise.data.shard_count import MOST_SHARDS, SHARDS, SHARDS_OF, shard_name
-from labelwise.data.splits import split_of, stem_and_extension
+from labelwise.data.options import ReadOptions, split_of, stem_and_extension
+from labelwise.data.out_of_core import (
+    MOST_SHARDS,
+    SHARDS,
+    SHARDS_OF,
+    packed_on_disk,
+    scratch_beside,
+    shard_name,
+    take_mapped,
+)
+from labelwise.data.read import (
+    AUTO,
+    DataPath,
+    has_parts,
+    read,
+    read_splits,
+)
 from labelwise.errors import ConfigError
-from labelwise.mapped import release_pages
-from labelwise.progress import progress
+from labelwise.io.atomic import check_free, data_folder
+from labelwise.io.tensors import release_pages
+from labelwise.runtime.progress import progress
 
 DEFAULT_SIZE = "512MB"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT]?)B", re.IGNORECASE)

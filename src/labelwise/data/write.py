@@ -16,18 +16,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labelwise.data.blocks import Blocks
+from labelwise.data.csr import Blocks
 from labelwise.data.dataset import Dataset
-from labelwise.data.formats.checks import refuse_bytes, refuse_line_ends, refuse_mark
-from labelwise.data.hidden_folder import hidden_folder, keep_leftovers
 from labelwise.data.label_texts import side_file_name
-from labelwise.data.read import FORMATS, format_named, parts_by_format
-from labelwise.data.splits import plain_name
+from labelwise.data.options import ReadOptions, plain_name
+from labelwise.data.out_of_core import scratch_beside
+from labelwise.data.read import (
+    AUTO,
+    FORMATS,
+    DataPath,
+    format_named,
+    has_parts,
+    parts_by_format,
+    read,
+    read_splits,
+)
+from labelwise.data.tables import refuse_bytes, refuse_line_ends, refuse_mark
 from labelwise.errors import ConfigError, DataError
+from labelwise.io.atomic import hidden_folder, keep_leftovers
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
     from labelwise.data.formats.base import Format
+
 
 PARTS = ("texts", "features", "paths", "arrays", "ids", "relevances", "label_names", "label_texts")
 HOLDS: dict[str, frozenset[str]] = {
@@ -223,7 +234,7 @@ def _refuse_loss(dataset: Dataset, format_name: str, hint: str = "") -> None:
 
 def _write_side_file(names: Strings, texts: Strings, path: Path, format_name: str) -> None:
     """Write label texts to a separate file, for formats that cannot store them."""
-    from labelwise.data.files import write_stream
+    from labelwise.data.stream import write_stream
 
     target = path.with_name(side_file_name(path))
     refuse_bytes(names, b"\t\n", "label", target, format_name)
@@ -316,3 +327,51 @@ class _Staging:
                 f"{target} exists and is not a {'data folder' if entry.is_dir() else 'file'} of labelwise; "
                 "choose another path"
             )
+
+
+# --- convert ---
+# Converts a data set from one format to another, also if it is larger than memory.
+#
+# Rows of formats with numbered features are written to temporary files beside the output while they are read, and
+# memory-mapped while they are written, so that only their offsets are in memory. The files are removed at the end, also
+# after an error.
+
+
+def convert(
+    path: DataPath,
+    output: str | Path,
+    from_format: str = AUTO,
+    to_format: str | None = None,
+    split: str | None = None,
+    options: ReadOptions | Mapping[str, Any] | None = None,
+    force: bool = False,
+    drop: Iterable[str] = (),
+) -> int:
+    """Write a data set in another format; returns the number of documents.
+
+    Parameters
+    ----------
+    path
+        A file or a folder; of a folder all parts are written, or the one that `split` names. Several, or a pattern, are
+        read and written as one.
+    output
+        The file or folder to write.
+    from_format, to_format
+        As `format` of `labelwise.read` and `labelwise.write`; a folder with all parts is written as `native` by
+        default.
+    options, force, drop
+        As those of `labelwise.read` and `labelwise.write`.
+    """
+    output = Path(output)
+    if split is None and isinstance(path, str | Path) and has_parts(path):
+        chosen = to_format or "native"
+        refuse_parts(output, format_named(chosen), force)
+        with scratch_beside(output) as scratch:
+            parts = read_splits(path, from_format, options, scratch)
+            write_splits(parts, output, chosen, force, drop)
+            return sum(map(len, parts.values()))
+    refuse_existing_path(output, force)
+    with scratch_beside(output) as scratch:
+        data = read(path, from_format, split, options, scratch=scratch)
+        write(data, output, to_format, force, drop)
+        return len(data)

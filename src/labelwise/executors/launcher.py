@@ -12,7 +12,7 @@ from pathlib import Path
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.executors.base import LOCAL as LOCAL_EXECUTOR
 from labelwise.executors.base import Executor, using_executor
-from labelwise.parallel import available_threads
+from labelwise.runtime.threads import available_threads
 
 LOCAL, PROCESSES, RAY = LAUNCHERS = ("local", "processes", "ray")
 

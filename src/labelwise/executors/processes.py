@@ -15,7 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from labelwise.executors.base import RETRIES, Item, LostTaskError, Result, in_order
+from labelwise.executors.base import (
+    RETRIES,
+    Item,
+    LostTaskError,
+    Result,
+    in_order,
+)
 from labelwise.executors.commands import NOT_FROM_HERE, LocalCommand, import_path, start_process
 from labelwise.executors.shared import Shared, pack
 from labelwise.executors.task import Terms

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from labelwise.errors import ConfigError, MissingDependencyError
-from labelwise.executors.base import RETRIES, Item, LostTaskError, Result, in_order
+from labelwise.executors.base import (
+    RETRIES,
+    Item,
+    LostTaskError,
+    Result,
+    in_order,
+)
 from labelwise.executors.commands import CommandLine, run_command
 from labelwise.executors.shared import INLINE_BYTES, Shared, is_open, pack
 from labelwise.executors.task import Terms, run_task

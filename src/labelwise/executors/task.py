@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labelwise import __version__
-from labelwise.device_setting import requested_device, using_device
 from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.executors.base import LOCAL, Handle, using_executor
-from labelwise.parallel import using_threads
+from labelwise.runtime.device_setting import requested_device, using_device
+from labelwise.runtime.threads import using_threads
 
 TOKEN = "token"
 """File of the driver in the shared folder."""

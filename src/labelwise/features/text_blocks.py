@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from labelwise.kernels.text.terms import DONE, NO_PAIRS
-from labelwise.parallel import run_all, run_stream
-from labelwise.progress import progress
+from labelwise.kernels.terms import DONE, NO_PAIRS
+from labelwise.runtime.progress import progress
+from labelwise.runtime.threads import run_all, run_stream
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
-    from labelwise.features.rewriting import Rewriter
+    from labelwise.features.words import Rewriter
 
 BLOCK_BYTES = 1 << 21
 CAPACITY = 1 << 21

@@ -14,25 +14,25 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
 
-from labelwise.data.csr import MappedCsrBuilder
+from labelwise.data.csr import MappedCsrBuilder, read_only
 from labelwise.data.out_of_core import concatenate_texts, text_groups
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
-from labelwise.features.rewriting import RewriterPool
 from labelwise.features.rows import FeatureRows
-from labelwise.features.streamed_terms import MOST_GROUP, StreamedTerms, sorted_terms
-from labelwise.features.term_lookup import NO_TERMS, TermLookup, TermReader, build_lookup
-from labelwise.features.text_blocks import BLOCK_BYTES, RowRange, joined, process_texts
+from labelwise.features.text_blocks import BLOCK_BYTES, RowRange, Worker, joined, process_texts
 from labelwise.features.tfidf_config import LINEAR_TFIDF as LINEAR_TFIDF
-from labelwise.features.tfidf_config import TfidfConfig as TfidfConfig
+from labelwise.features.tfidf_config import TfidfConfig
 from labelwise.features.vocabulary import (
+    MOST_GROUP,
     Counting,
     Counts,
+    StreamedTerms,
     Terms,
     choose,
     column_order,
@@ -40,15 +40,91 @@ from labelwise.features.vocabulary import (
     most_frequent,
     new_table,
     refuse_no_terms,
+    sorted_terms,
     unknown_terms,
     within_limits,
     words_of_terms,
 )
-from labelwise.features.word_analysis import WordAnalysis
-from labelwise.kernels.text.term_rows import UNKNOWN, count_kept, write_rows
-from labelwise.parallel import run_all
-from labelwise.store import get_tensor, strings_from_tensors, strings_to_tensors
+from labelwise.features.words import Rewriter, RewriterPool, WordAnalysis
+from labelwise.io import tensors as pages
+from labelwise.io.folder import get_tensor, strings_from_tensors, strings_to_tensors
+from labelwise.kernels.characters import character_codes, look_up_characters
+from labelwise.kernels.term_rows import UNKNOWN, count_kept, look_up, write_columns, write_rows
+from labelwise.kernels.term_table import as_bytes, as_positions
+from labelwise.kernels.words import folding_table
+from labelwise.runtime.threads import run_all
 from labelwise.strings import Strings
+
+# --- term lookup ---
+# Look up the terms of texts in a vocabulary, and write their rows of TF-IDF.
+
+
+@dataclass(frozen=True)
+class TermLookup:
+    """The arrays of a `TermTable` with which a kernel looks up the columns of terms."""
+
+    n_terms: int
+    seed: np.uint64
+    words: np.ndarray
+    grams: np.ndarray
+    arena: np.ndarray
+
+
+NO_TERMS = TermLookup(0, np.uint64(0), *(np.zeros(4, dtype) for dtype in (np.uint64, np.uint64, np.uint8)))
+"""For hashed terms, which need no vocabulary."""
+
+
+class TermReader(Worker):
+    """Looks up terms and writes finished rows."""
+
+    def __init__(
+        self, texts: Strings, config: TfidfConfig, lookup: TermLookup, weights: np.ndarray | None, row_ends: np.ndarray,
+        rewriter: Rewriter | None,
+    ) -> None:  # fmt: skip
+        super().__init__(texts, config.lowercase, config.ngrams[1] - config.ngrams[0] + 1, row_ends, rewriter)
+        self.characters = config.analyzer != "word"
+        self.config, self.lookup = config, lookup
+        self.weights = read_only(np.empty(0) if weights is None else weights)
+        self.bits = config.hash_bits or max(1, (lookup.n_terms - 1).bit_length())
+
+    def new_arrays(self, size: int) -> tuple[np.ndarray, ...]:
+        return pages.empty(size, np.int32), pages.empty(size, np.float32)
+
+    def run_kernel(self, texts: Strings, lowercase: bool, row_ends: np.ndarray) -> tuple[int, int]:
+        if not self.arrays:
+            self._allocate(texts, 0)
+        config, known = self.config, self.lookup
+        where = as_bytes(texts.buffer), as_positions(texts.starts), as_positions(texts.ends)
+        how = (
+            config.hash_bits or 0, self.bits, self.weights, config.sublinear, config.norm is not None,
+            *self.arrays, self.used, row_ends,
+        )  # fmt: skip
+        if self.characters:
+            status, done, self.used = look_up_characters(
+                *where, character_codes(lowercase), *config.ngrams, config.analyzer == "char_wb", known.seed,
+                known.words, known.arena, *how,
+            )  # fmt: skip
+        else:
+            status, done, self.used = look_up(
+                *where, folding_table(lowercase), int(lowercase), *config.ngrams, known.seed, known.words, known.grams,
+                known.arena, *how,
+            )  # fmt: skip
+        return status, done
+
+
+def build_lookup(vocabulary: Strings, config: TfidfConfig) -> TermLookup | None:
+    """The lookup table of the vocabulary; None if a term is a duplicate or not words joined by blanks."""
+    table = new_table(config.analyzer, config.ngrams[1])
+    numbers = table.numbers_of(vocabulary)
+    if (numbers < 0).any() or table.spell(numbers) != vocabulary:
+        return None
+    columns = np.full(len(table), UNKNOWN, np.int32)
+    columns[numbers] = np.arange(len(numbers))
+    if (columns[numbers] != np.arange(len(numbers))).any():
+        return None
+    write_columns(table, columns)
+    return TermLookup(len(vocabulary), table.seed, table.words, table.grams, table.arena)
+
 
 _building = threading.Lock()
 MODEL_PREFIX = "tfidf."

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from labelwise.checks import are_weights, in_range
-from labelwise.codes.tree import MAX_LEVELS, LabelTree
 from labelwise.errors import DataError
-from labelwise.features.feature_order import FeatureOrder
+from labelwise.features.rows import FeatureOrder
+from labelwise.io.tensors import are_weights, in_range
+from labelwise.labelspace.tree import MAX_LEVELS, LabelTree
 from labelwise.linear.packed import PackedWeights
 from labelwise.linear.trees import LinearTrees
 from labelwise.linear.weights import ChunkedWeights

@@ -7,13 +7,229 @@ reported with its line.
 
 from __future__ import annotations
 
+import math
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from labelwise.config import ConfigSource
+from labelwise.config import ConfigSource, KeyPath, to_yaml
 from labelwise.errors import ConfigError, did_you_mean
-from labelwise.interop.config_conversion import ConfigConversion
-from labelwise.interop.liblinear import convert_solver_options
 from labelwise.metrics.names import parse_metric
+from labelwise.runs.config import RunConfig, run_config
+
+# --- config conversion ---
+# Converts another tool's config to one of ours: typed values, the line each came from, and notes on all other keys.
+#
+# Every key is either converted or gets a note; keys that were never read are reported at the end. Line numbers of the
+# other tool's file are kept, so that an error in the result names the line that caused it.
+
+YAML_1_1 = {"yes": True, "on": True, "no": False, "off": False}
+"""Words that most YAML readers parse as true and false, and ours as strings."""
+KINDS = {
+    "count": "a whole number",
+    "number": "a number",
+    "switch": "true or false",
+    "word": "a word",
+    "words": "a list of words",
+    "counts": "a list of whole numbers",
+    "section": "a section with keys",
+}
+
+
+@dataclass(frozen=True)
+class Note:
+    """A key that was not converted unchanged, and why."""
+
+    where: str
+    key: str
+    text: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.key}: {self.text}" if self.key else f"{self.where}: {self.text}"
+
+
+class ConfigConversion:
+    """A run config that is being built from the values of `source`."""
+
+    def __init__(self, source: ConfigSource) -> None:
+        self.source = source
+        self.values: dict[str, Any] = {}
+        self.notes: list[Note] = []
+        self.defaults_used: list[str] = []
+        self.seen: set[KeyPath] = set()
+        self._lines: dict[KeyPath, int] = {}
+
+    def has(self, *keys: str) -> bool:
+        """Whether the key is present with a value."""
+        return self._raw_value(keys) is not None
+
+    def get(self, *keys: str, kind: str) -> Any:
+        """The checked value of a key, or None; marks the key as read."""
+        self.seen.add(keys)
+        raw = self._raw_value(keys)
+        if raw is None:
+            return None
+        value = self._as_kind(raw, keys, kind)
+        if value is None:
+            raise ConfigError(f"{self.source.where(keys)}: {'.'.join(keys)}: {KINDS[kind]} is needed, got {raw!r}")
+        return value
+
+    def put(self, ours: str, value: Any, *keys: str) -> None:
+        """Set one of our fields; `keys` is the key it came from."""
+        parts = tuple(ours.split("."))
+        section = self.values
+        for part in parts[:-1]:
+            section = section.setdefault(part, {})
+        section[parts[-1]] = value
+        if keys in self.source.lines:
+            self._lines[parts] = self.source.lines[keys]
+
+    def move(self, *keys: str, to: str, kind: str, default: Any = None) -> Any:
+        """Copy a value to our field; a default of the other tool is written out."""
+        value = self.get(*keys, kind=kind)
+        if value is None and default is not None:
+            value = default
+            self.defaults_used.append(f"{to} {default}")
+        if value is not None:
+            self.put(to, value, *keys)
+        return value
+
+    def note(self, text: str, *keys: str) -> None:
+        """Add a note on a key, if the file has it."""
+        self.seen.add(keys)
+        if self.has(*keys):
+            where = self.source.where(keys)
+            self.notes.append(Note(where, ".".join(keys), text, self.source.lines.get(keys, 0)))
+
+    def note_file(self, text: str) -> None:
+        """Add a note on the whole file."""
+        self.notes.append(Note(self.source.name, "", text))
+
+    def note_unknown(self, known: Iterable[str], section: str | None = None) -> None:
+        """Add a note on every key that was not read; `known` are the candidates for spelling suggestions."""
+        values = self.source.values if section is None else self.source.values.get(section)
+        for key in values if isinstance(values, dict) else ():
+            keys = (str(key),) if section is None else (section, str(key))
+            if keys not in self.seen:
+                hint = did_you_mean(str(key), known)
+                suggestion = f"; {hint}" if hint.startswith("did") else ""
+                line = self.source.lines.get(keys, 0)
+                text = f"unknown key, ignored{suggestion}"
+                self.notes.append(Note(self.source.where(keys), ".".join(keys), text, line))
+
+    def validate(self) -> RunConfig:
+        """The validated result; errors name the line of the other tool's file."""
+        self.notes.sort(key=lambda note: (note.line == 0, note.line))
+        return run_config(ConfigSource(self.values, self.source.name, self._lines))
+
+    def to_yaml(self, heading: str) -> str:
+        """The fields that were set, with the notes as comments above them."""
+        notes = [line for note in self.notes for line in str(note).splitlines()]
+        ordered = {name: self.values[name] for name in RunConfig.model_fields if name in self.values}
+        return "".join(f"# {line}\n" for line in (heading, *notes)) + to_yaml(ordered)
+
+    def _raw_value(self, keys: tuple[str, ...]) -> Any:
+        value: Any = self.source.values
+        for part in keys:
+            value = value.get(part) if isinstance(value, dict) else None
+        return value
+
+    def _as_kind(self, value: Any, keys: tuple[str, ...], kind: str) -> Any:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if kind == "section":
+            return value if isinstance(value, dict) else None
+        if kind == "switch":
+            return value if isinstance(value, bool) else YAML_1_1.get(str(value).lower())
+        if kind == "count":
+            return int(value) if is_number and int(value) == value else None
+        if kind == "number":
+            return value if is_number else None
+        if kind == "word":
+            return None if isinstance(value, dict | list | bool) else str(self.source.texts.get(keys, value))
+        items = value if isinstance(value, list) else re.split(r"[\s,]+", str(value)) if kind == "words" else [value]
+        if kind == "words":
+            return [str(item) for item in items]
+        return items if all(isinstance(item, int) and not isinstance(item, bool) for item in items) else None
+
+
+# --- liblinear ---
+# LIBLINEAR's command-line options, as in LibMultiLabel's `liblinear_options`, as settings of our solver.
+
+KEY = "liblinear_options"
+LOSSES = {0: "logistic", 1: "squared_hinge", 2: "squared_hinge", 3: "hinge", 7: "logistic"}
+DUAL = (1, 3, 7)
+MAX_PASSES = 300
+"""Maximum number of passes of LIBLINEAR's dual solvers."""
+WITH_VALUE = ("-s", "-c", "-p", "-e", "-B", "-m", "-w1", "-w-1")
+
+
+def convert_solver_options(conversion: ConfigConversion) -> None:
+    """Set the solver's fields; options that are not given have LIBLINEAR's defaults."""
+    text = conversion.get(KEY, kind="word") or ""
+    where = f"{conversion.source.where((KEY,))}: {KEY}"
+    options = _parse_options(text, where)
+    solver = _number(options, "-s", 1, where)
+    if solver not in LOSSES:
+        raise ConfigError(
+            f"{where}: -s {solver:g} is not offered; L2-regularised solvers are: 0, 7 (logistic), 1, 2 (squared hinge) "
+            "and 3 (hinge)"
+        )
+    conversion.put("model.solver.loss", LOSSES[int(solver)], KEY)
+    cost = _number(options, "-c", 1, where)
+    conversion.put("model.solver.cost_positive", cost * _number(options, "-w1", 1, where), KEY)
+    conversion.put("model.solver.cost_negative", cost * _number(options, "-w-1", 1, where), KEY)
+    conversion.put("model.solver.bias", max(0.0, _number(options, "-B", -1, where)), KEY)
+    if solver in DUAL:
+        conversion.put("model.solver.tolerance", _number(options, "-e", 0.1, where), KEY)
+        conversion.put("model.solver.max_passes", MAX_PASSES, KEY)
+    elif "-e" in options:
+        conversion.note(f"-e left out: -s {solver:g} has another stopping criterion; model.solver.tolerance stays", KEY)
+    if "-m" in options:
+        conversion.put("run.threads", int(_number(options, "-m", 1, where)), KEY)
+    if "-q" in options:
+        conversion.note("-q left out: the solver prints nothing", KEY)
+    if "-p" in options:
+        conversion.note("-p left out: it is for regression", KEY)
+    conversion.note_file(
+        "weights below model.solver.threshold (0.1) are dropped; LIBLINEAR keeps all, as threshold 0 does here"
+    )
+
+
+def _parse_options(text: str, where: str) -> dict[str, str]:
+    """Parse options and their values; `-c 2` and `-c2` are the same."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"{where}: cannot be read: {error}") from None
+    options: dict[str, str] = {}
+    while words:
+        word = words.pop(0)
+        if word == "-q":
+            options[word] = ""
+            continue
+        name = next((name for name in sorted(WITH_VALUE, key=len, reverse=True) if word.startswith(name)), None)
+        if name is None:
+            raise ConfigError(f"{where}: '{word}' is not offered; accepted: -q {' '.join(WITH_VALUE)}")
+        value = word.removeprefix(name) or (words.pop(0) if words else "")
+        if not value:
+            raise ConfigError(f"{where}: {name} needs a value")
+        options[name] = value
+    return options
+
+
+def _number(options: dict[str, str], name: str, default: float, where: str) -> float:
+    try:
+        value = float(options.get(name, default))
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(f"{where}: {name} needs a number, got '{options[name]}'")
+    return value
+
 
 GLOVE = ("glove.42B.300d", "glove.840B.300d", *(f"glove.6B.{width}d" for width in (50, 100, 200, 300)))
 NETWORKS = {"attentionxml": "attention_xml", "bigrulwan": "bigru", "bilstmlwan": "bigru", "bigru": "bigru"}

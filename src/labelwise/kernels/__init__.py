@@ -1,1 +1,1 @@
-"""The hot loops, compiled by Numba, in folders by subject."""
+"""The hot loops (Numba)."""

@@ -33,8 +33,8 @@ from numba.core.compiler import Compiler
 from numba.core.registry import CPUDispatcher
 from numba.core.serialize import dumps
 
-from labelwise.atomic import replacing
 from labelwise.errors import ConfigError, DataError
+from labelwise.io.atomic import replacing
 
 log = logging.getLogger("labelwise")
 VARIABLE = "NUMBA_CACHE_DIR"

@@ -21,9 +21,9 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.errors import ConfigError, LabelwiseError
-from labelwise.file_lock import lock_folder
+from labelwise.io.atomic import lock_folder
 from labelwise.kernels import jit
-from labelwise.parallel import threads
+from labelwise.runtime.threads import threads
 
 log = logging.getLogger("labelwise")
 VARIABLE = "LABELWISE_COMPILE_AHEAD"
@@ -116,8 +116,8 @@ class _SecondProcess:
 
 
 def _search(precision: str) -> None:
-    from labelwise.codes.average import averaged
-    from labelwise.linear.beam import TreeSearch
+    from labelwise.linear.search import TreeSearch
+    from labelwise.linear.trees import averaged
     from labelwise.linear.weights import ChunkedWeights, ChunkPart
 
     weights = np.arange(FEW), np.ones(FEW, np.int64), np.zeros(FEW, np.uint8), np.ones(FEW, np.float32)
@@ -133,10 +133,10 @@ def _words(_precision: str) -> None:
 
 
 def _solver(_precision: str) -> None:
-    from labelwise.codes.tree import LabelTree
     from labelwise.features.rows import FeatureRows
+    from labelwise.labelspace.tree import LabelTree
     from labelwise.linear.settings import TrainingSettings
-    from labelwise.linear.train_tree import TrainingExamples, train_tree
+    from labelwise.linear.train import TrainingExamples, train_tree
 
     tree = LabelTree.from_bounds(np.arange(FEW), [np.arange(0, FEW + 1, 2)])  # small nodes, so that rows are copied
     examples = TrainingExamples(FeatureRows.of(_few_documents()), _few_documents())
@@ -153,19 +153,19 @@ STAGES: dict[str, Callable[[str], None]] = {"search": _search, "words": _words, 
 
 
 def _search_kernel() -> Any:
-    from labelwise.kernels.tree.tree_search import descend
+    from labelwise.kernels.search import descend
 
     return descend
 
 
 def _words_kernel() -> Any:
-    from labelwise.kernels.text.term_rows import look_up
+    from labelwise.kernels.term_rows import look_up
 
     return look_up
 
 
 def _solver_kernel() -> Any:
-    from labelwise.kernels.tree.dual_descent import solve_lanes
+    from labelwise.kernels.solver import solve_lanes
 
     return solve_lanes
 

@@ -15,11 +15,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from labelwise.codes.clustering import COPIED_WORK
-from labelwise.costs import BASE_BYTES, HASH_BYTES, NAME_BYTES, Constants, Cost, DataShape, Scratch
-from labelwise.features.held_rows import ENTRY_BYTES
-from labelwise.linear.level_trainer import BLOCKED_FROM, HELD, LANES, UNCOPIED, SolverConfig
-from labelwise.linear.memory_estimate import (
+from labelwise.costs import (
+    BASE_BYTES,
+    HASH_BYTES,
+    NAME_BYTES,
+    Constants,
+    Cost,
+    DataShape,
+    Scratch,
+)
+from labelwise.features.rows import ENTRY_BYTES
+from labelwise.labelspace.clustering import COPIED_WORK
+from labelwise.linear.memory import (
     COST_BYTES,
     FEATURE_BYTES,
     FILLED,
@@ -29,7 +36,14 @@ from labelwise.linear.memory_estimate import (
     SHARED,
     WEIGHT_BYTES,
 )
-from labelwise.memory_limit import MOST_BYTES
+from labelwise.linear.solver import (
+    BLOCKED_FROM,
+    HELD,
+    LANES,
+    UNCOPIED,
+    SolverConfig,
+)
+from labelwise.runtime.memory import MOST_BYTES
 
 SAMPLED_LAYER = 1.3
 """Cost of a layer of halving whose groups are split by a sample, relative to other layers: rows are not copied next to

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.codes.label_path import LabelPath, PathStep
-from labelwise.codes.tree import LabelTree
 from labelwise.data.csr import read_only
-from labelwise.linear.beam import POST_PROCESSORS, TreeSearch, per_level
+from labelwise.labelspace.tree import LabelPath, LabelTree, PathStep
 from labelwise.linear.packed import PackedWeights
-from labelwise.parallel import ranges, run_all, threads
+from labelwise.linear.search import POST_PROCESSORS, TreeSearch, per_level
+from labelwise.runtime.threads import ranges, run_all, threads
 
 BLOCK_SUMS = 1 << 22
 """Contributions that are in memory at a time."""
@@ -94,7 +93,7 @@ def _path(
 
 def node_weights(level: PackedWeights, chunk: int, node: int, features: np.ndarray) -> np.ndarray:
     """The weights of some ascending features in a node's classifier, 0 where it has none; float64."""
-    from labelwise.kernels.tree.contributions import add_contributions
+    from labelwise.kernels.search import add_contributions
 
     weights, count = np.zeros(len(features)), len(features)
     document = np.array([0, count]), np.ascontiguousarray(features, np.int32), np.ones(count, np.float32)
@@ -114,7 +113,7 @@ def _transformed(margin: float, post_processor: str) -> tuple[float, bool]:
     if post_processor.endswith("hinge"):
         short = max(1.0 - margin, 0.0)
         if "smooth" in post_processor:
-            from labelwise.kernels.tree.beam import SHARPNESS
+            from labelwise.kernels.search import SHARPNESS
 
             short = float(np.logaddexp(0.0, SHARPNESS * (1.0 - margin)) / SHARPNESS)
         return -(short ** POST_PROCESSORS[post_processor][1]), False
@@ -165,7 +164,7 @@ def _fill_block(
     amounts: np.ndarray,
     together: tuple[int, int] | None,
 ) -> None:
-    from labelwise.kernels.tree.contributions import add_contributions, largest_contributions
+    from labelwise.kernels.search import add_contributions, largest_contributions
 
     indptr = rows.indptr.astype(np.int64)
     sums = np.zeros(int(indptr[-1]) * labels.shape[1])

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.checks import all_finite, are_offsets
 from labelwise.data.csr import read_only
 from labelwise.errors import ModelFormatError
-from labelwise.kernels.tree.sizes import BLOCK, BYTES, LANES
+from labelwise.io.folder import get_tensor
+from labelwise.io.tensors import all_finite, are_offsets
+from labelwise.kernels.intrinsics import BLOCK, BYTES, LANES
 from labelwise.linear.weights import ChunkedWeights, lane_type
-from labelwise.parallel import ranges, run_all, threads
-from labelwise.store import get_tensor
+from labelwise.runtime.threads import ranges, run_all, threads
 
 MIN_DENSITY = 0.25
 """Fraction of the children with a weight from which a row is stored in full.
@@ -64,7 +64,8 @@ class PackedWeights:
         """The same weights, packed; zeros are left out of rows that do not become full."""
         if isinstance(level, PackedWeights):
             return level
-        from labelwise.kernels.tree import feature_sets, packed_rows
+        from labelwise.kernels import packing as feature_sets
+        from labelwise.kernels import packing as packed_rows
 
         level = level.without_zeros()
         n_chunks = len(level.chunk_offsets) - 1
@@ -107,7 +108,7 @@ class PackedWeights:
 
     def unpacked(self) -> ChunkedWeights:
         """The same weights by row, without zeros: to train, prune or convert them."""
-        from labelwise.kernels.tree import packed_rows
+        from labelwise.kernels import packing as packed_rows
 
         self.check()
         n_chunks = len(self.children_offsets) - 1
@@ -173,7 +174,7 @@ class PackedWeights:
         chunks = chunks[self.checked[chunks] != 1]
         if not len(chunks):
             return
-        from labelwise.kernels.tree.packed_rows import SOUND, check_chunks
+        from labelwise.kernels.packing import SOUND, check_chunks
 
         tables = read_only(self.children_offsets), self.n_features, self.sets, self.rows, read_only(chunks)
         parts, found = ranges(len(chunks), 4 * threads()), np.zeros_like(self.checked)
@@ -205,7 +206,7 @@ class PackedWeights:
 
     def check_wanted(self) -> None:
         """Check the chunks that a search needs."""
-        from labelwise.kernels.tree.packed_rows import WANTED
+        from labelwise.kernels.packing import WANTED
 
         self.check(np.flatnonzero(self.checked == WANTED))
 

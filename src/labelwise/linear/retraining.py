@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from labelwise.linear.learn_tree import MAX_GROWTH
-from labelwise.linear.statistics import Learned, TrainingStatistics
+from labelwise.linear.learn import MAX_GROWTH, Learned, TrainingStatistics
 from labelwise.linear.trees import LinearTrees
 
 MAX_DOCUMENTS = 0.2

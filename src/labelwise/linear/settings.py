@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from labelwise.linear.beam import check_combination, per_level
-from labelwise.linear.level_trainer import SolverConfig
-from labelwise.linear.memory_estimate import Memory
+from labelwise.linear.memory import Memory
+from labelwise.linear.search import check_combination, per_level
+from labelwise.linear.solver import SolverConfig
 
 Negatives = Literal["teacher", "matcher"]
 Ties = Literal["label", "tree"]

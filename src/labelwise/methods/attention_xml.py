@@ -23,23 +23,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
-from labelwise.encoders.word_config import RecurrentConfig, Width, WordsConfig
-from labelwise.encoders.words import Vocabulary
 from labelwise.errors import ConfigError, import_required
-from labelwise.features.label_features import pifa
+from labelwise.features.labels import pifa
 from labelwise.features.tfidf import Tfidf, TfidfConfig
-from labelwise.fit_context import FitContext
+from labelwise.labelspace.tree import LabelTree
 from labelwise.methods.word_networks import WordNetworkMethod, WordTraining, word_data
-from labelwise.networks.cost import label_attention_size, network_cost, recurrent_size
+from labelwise.nn.config import RecurrentConfig, Width, WordsConfig
+from labelwise.nn.cost import label_attention_size, network_cost, recurrent_size
+from labelwise.nn.words.vocabulary import Vocabulary
+from labelwise.runtime.fit_context import FitContext
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from labelwise.networks.level_factory import LevelFactory
+    from labelwise.nn.levels import LevelFactory
 
 Count = Annotated[int, Field(ge=1)]
 SEED_STEP = 1000
@@ -140,8 +140,8 @@ class AttentionXML(WordNetworkMethod):
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         import_required(self.name, "nn", *self.needs)
-        from labelwise.device import torch_threads
-        from labelwise.training.tree_training import train_trees
+        from labelwise.nn.train.levels import train_trees
+        from labelwise.runtime.device import torch_threads
 
         config = self.config
         seeds = [config.training.seed + SEED_STEP * number for number in range(config.trees)]
@@ -156,7 +156,7 @@ class AttentionXML(WordNetworkMethod):
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         import_required(self.name, "nn", "torch")
-        from labelwise.networks.level_factory import restored_trees, stored_vectors
+        from labelwise.nn.levels import restored_trees, stored_vectors
 
         config = self.config
         self.vocabulary_ = Vocabulary.restored(tensors, config.words, path)
@@ -165,7 +165,7 @@ class AttentionXML(WordNetworkMethod):
         self.histories_ = []
 
     def _levels(self, vectors: Tensor) -> LevelFactory:
-        from labelwise.networks.level_factory import LevelFactory, LevelHead
+        from labelwise.nn.levels import LevelFactory, LevelHead
 
         config = self.config
         return LevelFactory(vectors, config.words.is_frozen, config.recurrent, LevelHead("shared", config.hidden))
@@ -184,7 +184,7 @@ def label_trees(train: Dataset, config: Any, seeds: Sequence[int]) -> list[Label
 
 def clustered(described: Any, cluster_size: int, levels: list[int] | None, seed: int) -> LabelTree:
     """Labels halved into clusters of `cluster_size` at most, or into the last of `levels` with the others above it."""
-    from labelwise.codes.clustering import halve
+    from labelwise.labelspace.clustering import halve
 
     count = described.shape[0]
     size = cluster_size if levels is None else -(-count // levels[-1])

@@ -17,22 +17,21 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from labelwise.codes.tree import LabelTree
 from labelwise.config import Config as BaseConfig
 from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
-from labelwise.encoders.word_config import RecurrentConfig, WordsConfig
-from labelwise.encoders.words import Vocabulary
 from labelwise.errors import import_required
-from labelwise.fit_context import FitContext
+from labelwise.labelspace.tree import LabelTree
 from labelwise.methods.word_networks import WordNetworkMethod, WordTraining, word_data
-from labelwise.networks.cost import head_size, label_attention_size, network_cost, recurrent_size
-from labelwise.networks.settings import OptimiserConfig
+from labelwise.nn.config import OptimiserConfig, RecurrentConfig, WordsConfig
+from labelwise.nn.cost import head_size, label_attention_size, network_cost, recurrent_size
+from labelwise.nn.words.vocabulary import Vocabulary
+from labelwise.runtime.fit_context import FitContext
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from labelwise.networks.level_factory import LevelFactory
+    from labelwise.nn.levels import LevelFactory
 
 BEAM = 1
 """A flat tree has no inner nodes to choose from."""
@@ -82,8 +81,8 @@ class BiGRU(WordNetworkMethod):
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         import_required(self.name, "nn", *self.needs)
-        from labelwise.device import torch_threads
-        from labelwise.training.tree_training import train_trees
+        from labelwise.nn.train.levels import train_trees
+        from labelwise.runtime.device import torch_threads
 
         with torch_threads():
             words = word_data(self.config, data, valid, context)
@@ -95,7 +94,7 @@ class BiGRU(WordNetworkMethod):
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         import_required(self.name, "nn", "torch")
-        from labelwise.networks.level_factory import restored_trees, stored_vectors
+        from labelwise.nn.levels import restored_trees, stored_vectors
 
         words = self.config.words
         self.vocabulary_ = Vocabulary.restored(tensors, words, path)
@@ -104,7 +103,7 @@ class BiGRU(WordNetworkMethod):
         self.histories_ = []
 
     def _levels(self, vectors: Tensor) -> LevelFactory:
-        from labelwise.networks.level_factory import LevelFactory, LevelHead
+        from labelwise.nn.levels import LevelFactory, LevelHead
 
         config = self.config
         head = LevelHead("mean" if config.attention == "none" else "own")

@@ -16,31 +16,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from labelwise.codes.label_path import LabelPath
 from labelwise.costs import Constants, Cost, DataShape
-from labelwise.data.blocks import Blocks
+from labelwise.data.csr import Blocks
 from labelwise.data.dataset import Dataset
-from labelwise.data.document_hash import text_hashes
-from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.encoder_size import encoder_size
+from labelwise.data.hashing import text_hashes
 from labelwise.errors import import_required
-from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
+from labelwise.features.rows import FeatureOrder, OrderedFeatures
 from labelwise.features.tfidf import Tfidf
-from labelwise.features.vector_scaling import VectorScaling
-from labelwise.fit_context import FitContext
-from labelwise.linear.memory_estimate import Held, check_memory, encoding_need
+from labelwise.features.vectors import VectorScaling
+from labelwise.labelspace.tree import LabelPath
+from labelwise.linear.memory import Held, check_memory, encoding_need
 from labelwise.linear.trees import LinearTrees
-from labelwise.methods.inputs import Documents
 from labelwise.methods.linear_base import Precision
 from labelwise.methods.linear_tree import LinearTree
-from labelwise.methods.text_costs import with_encoding
 from labelwise.methods.uses_encoder import UsesTextEncoder
-from labelwise.process_group import n_ranks, on_rank_zero, rank
+from labelwise.model.inputs import Documents
+from labelwise.nn.config import EncoderConfig
+from labelwise.nn.cost import encoder_size, with_encoding
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.process_group import n_ranks, on_rank_zero, rank
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
-    from labelwise.encoders.attention import AttentionMap
-    from labelwise.encoders.transformer import TransformerEncoder
+    from labelwise.nn.text.transformer import AttentionMap, TransformerEncoder
 
 log = logging.getLogger("labelwise")
 
@@ -123,7 +121,7 @@ class EncodedTree(UsesTextEncoder, LinearTree):
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         import_required(self.name, "nn", *self.needs)
-        from labelwise.device import computing_device, torch_threads
+        from labelwise.runtime.device import computing_device, torch_threads
 
         with torch_threads():
             self._recent = None
@@ -158,8 +156,8 @@ class EncodedTree(UsesTextEncoder, LinearTree):
 
     def _training_vectors(self, texts: Strings, context: FitContext) -> np.ndarray:
         """Scaled vectors of the training texts; those that there is no time to encode have 0, as the mean has."""
-        from labelwise.device import torch_threads
-        from labelwise.encoders.corpus import encode_some_texts
+        from labelwise.nn.encode import encode_some_texts
+        from labelwise.runtime.device import torch_threads
 
         folder, budget = self._vector_folder(len(texts), context), context.budget.part(ENCODING_TIME)
         with torch_threads():
@@ -183,8 +181,8 @@ class EncodedTree(UsesTextEncoder, LinearTree):
     # --- predict ---
 
     def _encode(self, data: Documents) -> np.ndarray:
-        from labelwise.device import torch_threads
-        from labelwise.encoders.corpus import encode_corpus
+        from labelwise.nn.encode import encode_corpus
+        from labelwise.runtime.device import torch_threads
 
         texts = data.texts or Strings.of(())
         hashes = text_hashes(texts)
@@ -197,8 +195,8 @@ class EncodedTree(UsesTextEncoder, LinearTree):
         return vectors
 
     def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
-        from labelwise.device import torch_threads
-        from labelwise.encoders.attention import attention_maps
+        from labelwise.nn.text.transformer import attention_maps
+        from labelwise.runtime.device import torch_threads
 
         with torch_threads():
             return attention_maps(self.encoder_, data.texts or Strings.of(()), tokens)
@@ -231,10 +229,10 @@ class EncodedTree(UsesTextEncoder, LinearTree):
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         import_required(self.name, "nn", "torch", "transformers")
-        from labelwise.device import computing_device
-        from labelwise.encoders.tokens import state_of
-        from labelwise.encoders.transformer import TransformerEncoder
         from labelwise.linear.compile_ahead import compile_ahead
+        from labelwise.nn.text.tokens import state_of
+        from labelwise.nn.text.transformer import TransformerEncoder
+        from labelwise.runtime.device import computing_device
 
         compile_ahead(["search", "words"], self.config.precision)
         encoder = TransformerEncoder.restored(state_of("encoder.", tensors), self.config.encoder, path)

@@ -26,26 +26,13 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, field_validator, model_validator
 
-from labelwise import store
-from labelwise.codes.average import side_by_side
 from labelwise.config import Config as BaseConfig
+from labelwise.config import Decides
 from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
-from labelwise.data.document_hash import KINDS
-from labelwise.errors import ConfigError, DataError, LabelwiseError, ModelFormatError
-from labelwise.fit_context import FitContext, limited_time
-from labelwise.methods.base import Method, load_folder
-from labelwise.methods.combination import Combination, Combine
-from labelwise.methods.ensemble_explanation import EnsembleExplanations, explained, names_in_members, top_contributions
-from labelwise.methods.ensemble_fit import (
-    MergedLabels,
-    card_of_members,
-    combination_of,
-    held_out_part,
-    merged_hashes,
-    trained_members,
-)
-from labelwise.methods.ensemble_members import (
+from labelwise.data.hashing import KINDS
+from labelwise.ensembles.combine import Combination, Combine
+from labelwise.ensembles.members import (
     MODEL,
     check_saved,
     checked_members,
@@ -59,12 +46,24 @@ from labelwise.methods.ensemble_members import (
     saved_path,
     with_fingerprints,
 )
-from labelwise.methods.inputs import Documents, as_dataset
-from labelwise.methods.label_filter import LabelFilter
-from labelwise.methods.model_folder import SavedModel, member_folders
-from labelwise.methods.training_documents import Overlap
+from labelwise.errors import ConfigError, DataError, LabelwiseError, ModelFormatError
+from labelwise.io import folder as store
+from labelwise.linear.trees import side_by_side
+from labelwise.methods.ensemble_explanation import EnsembleExplanations, explained, names_in_members, top_contributions
+from labelwise.methods.ensemble_fit import (
+    MergedLabels,
+    card_of_members,
+    combination_of,
+    held_out_part,
+    merged_hashes,
+    trained_members,
+)
 from labelwise.metrics.names import parse_metric
-from labelwise.result_fields import Decides
+from labelwise.model.fitted import SavedModel, member_folders
+from labelwise.model.inputs import Documents, Overlap, as_dataset
+from labelwise.model.method import Method, load_folder
+from labelwise.model.predictions import LabelFilter
+from labelwise.runtime.fit_context import FitContext, limited_time
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 

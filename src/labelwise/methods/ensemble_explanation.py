@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labelwise.codes.average import MISSING, Candidates, side_by_side
+from labelwise.ensembles.members import documents_for
 from labelwise.errors import DataError
-from labelwise.methods.ensemble_members import documents_for
-from labelwise.methods.explanation import Explanation, Term, feature_names, label_ids
-from labelwise.methods.explanation_text import causes, named_score, plain_score, shortened, title
-from labelwise.methods.inputs import Documents
+from labelwise.linear.trees import MISSING, Candidates, side_by_side
+from labelwise.model.explanation import Explanation, Term, feature_names, label_ids
+from labelwise.model.explanation_text import (
+    causes,
+    named_score,
+    plain_score,
+    shortened,
+    title,
+)
+from labelwise.model.inputs import Documents
 from labelwise.topk import NO_LABEL, TopK
 
 if TYPE_CHECKING:

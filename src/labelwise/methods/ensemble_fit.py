@@ -10,28 +10,46 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from labelwise.atomic import replacing
-from labelwise.codes.average import side_by_side
+from labelwise.config import RESULT, deciding_fields
 from labelwise.data.dataset import Dataset
-from labelwise.data.document_hash import dataset_hash
+from labelwise.data.hashing import dataset_hash
 from labelwise.data.out_of_core import scratch_at
+from labelwise.ensembles.combine import (
+    CALIBRATED,
+    Combination,
+    Held,
+    fitted_calibrations,
+    learned,
+    needs_data,
+    normalized,
+)
+from labelwise.ensembles.members import columns_of, common_labels, member_top
 from labelwise.errors import DataError, LabelwiseError
-from labelwise.executors.base import RETRIES, LostTaskError, executor, refuse_time_budget, task_folder
-from labelwise.finished import fingerprint, named_files
-from labelwise.fit_context import FitContext
-from labelwise.methods.base import Method, load
-from labelwise.methods.card import CORE_PACKAGES, Card, TrainingData, now
-from labelwise.methods.combination import CALIBRATED, Combination, normalized
-from labelwise.methods.ensemble_learning import Held, fitted_calibrations, learned, needs_data
-from labelwise.methods.ensemble_members import columns_of, common_labels, member_top
-from labelwise.methods.inputs import predict_in_blocks, predict_in_time, split_for_early_stopping
-from labelwise.methods.threshold import are_right
-from labelwise.methods.training_documents import Overlap, TrainingDocuments
+from labelwise.executors.base import (
+    RETRIES,
+    LostTaskError,
+    executor,
+    refuse_time_budget,
+    task_folder,
+)
+from labelwise.io.atomic import replacing
+from labelwise.io.run_schema import SCRATCH
+from labelwise.linear.trees import side_by_side
 from labelwise.metrics.names import parse_metric
-from labelwise.progress import progress
+from labelwise.model.calibration import are_right
+from labelwise.model.card import CORE_PACKAGES, Card, TrainingData, now
+from labelwise.model.inputs import (
+    Overlap,
+    TrainingDocuments,
+    predict_in_blocks,
+    predict_in_time,
+    split_for_early_stopping,
+)
+from labelwise.model.method import Method, load
 from labelwise.registry import installed_versions
-from labelwise.result_fields import RESULT, deciding_fields
-from labelwise.run_schema import SCRATCH
+from labelwise.runtime.finished import fingerprint, named_files
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.progress import progress
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Self
 from pydantic import model_validator
 
 from labelwise.data.dataset import Dataset
-from labelwise.fit_context import FitContext
 from labelwise.methods.encoded_tree import EncodedTree, refuse_training_settings
+from labelwise.runtime.fit_context import FitContext
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
-    from labelwise.encoders.transformer import TransformerEncoder
+    from labelwise.nn.text.transformer import TransformerEncoder
 
 
 class HybridLinear(EncodedTree):
@@ -41,12 +41,12 @@ class HybridLinear(EncodedTree):
             return self
 
     def _training_encoder(self, data: Dataset, valid: Dataset | None, context: FitContext) -> TransformerEncoder:
-        from labelwise.encoders.transformer import open_encoder
+        from labelwise.nn.text.transformer import open_encoder
 
         return open_encoder(self.config.encoder, data.texts or Strings.of(()), self.config.seed).requires_grad_(False)
 
     def _vector_folder(self, count: int, context: FitContext) -> Path | None:
-        from labelwise.encoders.vector_cache import cache_folder
+        from labelwise.nn.vector_cache import cache_folder
 
         shared = None if self.config.encoder.starts_random else cache_folder(count)
         return super()._vector_folder(count, context) if shared is None else shared

@@ -15,28 +15,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from labelwise.config import PART, deciding_json
 from labelwise.config import Config as BaseConfig
 from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
-from labelwise.data.image_files import ImageError
-from labelwise.encoders.image_config import ImageConfig
+from labelwise.data.images import ImageError
 from labelwise.errors import ConfigError, DataError, check_installed, import_required
-from labelwise.fit_context import FitContext
-from labelwise.methods.base import Method
-from labelwise.methods.inputs import Documents, split_for_early_stopping
-from labelwise.networks.cost import NetworkSize, head_size, network_cost
-from labelwise.networks.settings import MonitorConfig, TrainingConfig, without_validation
-from labelwise.result_fields import PART, deciding_json
+from labelwise.model.inputs import Documents, split_for_early_stopping
+from labelwise.model.method import Method
+from labelwise.nn.config import ImageConfig, MonitorConfig, TrainingConfig, without_validation
+from labelwise.nn.cost import NetworkSize, head_size, network_cost
+from labelwise.runtime.fit_context import FitContext
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from labelwise.encoders.image_encoder import ImageEncoder
-    from labelwise.encoders.images import ImageInputs
-    from labelwise.heads.base import LabelHead
-    from labelwise.networks.encoder_head import EncoderHead
-    from labelwise.training.callbacks import History
+    from labelwise.nn.encoder_head import EncoderHead
+    from labelwise.nn.heads.base import LabelHead
+    from labelwise.nn.images.inputs import ImageInputs
+    from labelwise.nn.images.networks import ImageEncoder
+    from labelwise.nn.train.callbacks import History
 
 log = logging.getLogger("labelwise")
 
@@ -140,11 +139,11 @@ class ImageMethod(Method):
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         import_required(self.name, "vision", *self.needs)
-        from labelwise.device import computing_device, torch_threads
-        from labelwise.networks.encoder_head import EncoderHead
-        from labelwise.training.encoder_fitting import EncoderData
-        from labelwise.training.head_shards import join_head, split_head
-        from labelwise.training.randomness import seed_random_state
+        from labelwise.nn.encoder_head import EncoderHead
+        from labelwise.nn.train.checkpoint import seed_random_state
+        from labelwise.nn.train.fit import EncoderData
+        from labelwise.nn.train.head_shards import join_head, split_head
+        from labelwise.runtime.device import computing_device, torch_threads
 
         config = self.config
         seed = config.training.seed
@@ -169,9 +168,9 @@ class ImageMethod(Method):
         self._stored = None
 
     def _train(self, parts: list[Any], training: TrainingConfig, context: FitContext) -> History:
-        from labelwise.training.collapse import CollapseMonitor
-        from labelwise.training.encoder_fitting import EncoderFitting
-        from labelwise.training.loop import train as train_loop
+        from labelwise.nn.train.fit import EncoderFitting
+        from labelwise.nn.train.loop import train as train_loop
+        from labelwise.nn.train.monitor import CollapseMonitor
 
         config, valid = self.config, parts[1] if len(parts) > 1 else None
         fitting = EncoderFitting(self.network_, parts[0], valid, training)
@@ -189,7 +188,7 @@ class ImageMethod(Method):
 
     def _decodable(self, data: Dataset | None, kind: str, what: str) -> Any:
         """The data without images that cannot be decoded, if the config says so; with their number in the log."""
-        from labelwise.encoders.images import bad_images
+        from labelwise.nn.images.inputs import bad_images
 
         if data is None or kind != "paths" or self.config.image.bad_images == "error":
             return data
@@ -207,15 +206,15 @@ class ImageMethod(Method):
 
     def _images(self, data: Dataset | Documents, kind: str | None = None, keep: bool = False) -> ImageInputs:
         """Images of one type of documents; None: the one that there is."""
-        from labelwise.encoders.images import image_inputs
+        from labelwise.nn.images.inputs import image_inputs
 
         kind = kind or ("arrays" if data.arrays is not None else "paths")
         return image_inputs(data, kind, self.config.image, self.config.training.seed, keep)
 
     def _encoder(self, images: ImageInputs) -> ImageEncoder:
         """The encoder with initial weights, and with the normalisation of the config or of these images."""
-        from labelwise.encoders.image_encoder import ImageEncoder
-        from labelwise.encoders.images import measure
+        from labelwise.nn.images.inputs import measure
+        from labelwise.nn.images.networks import ImageEncoder
 
         mean, std = self.config.image.mean, self.config.image.std
         if mean is None:
@@ -225,14 +224,14 @@ class ImageMethod(Method):
     # --- predict ---
 
     def _predict(self, data: Documents, k: int) -> TopK:
-        from labelwise.device import torch_threads
+        from labelwise.runtime.device import torch_threads
 
         with torch_threads():
             return self.network_.best(self._images(data), k, "predicting")
 
     def _encode(self, data: Documents) -> np.ndarray:
-        from labelwise.device import torch_threads
-        from labelwise.encoders.embed import encode_inputs
+        from labelwise.nn.encode import encode_inputs
+        from labelwise.runtime.device import torch_threads
 
         with torch_threads():
             return encode_inputs(self.network_.encoder, self._images(data), "encoding")
@@ -251,10 +250,9 @@ class ImageMethod(Method):
         terms
             Parts per side of the image, each of which is covered once. None: 8.
         """
-        from labelwise.device import torch_threads
-        from labelwise.methods.explanation import labels_to_explain
-        from labelwise.methods.pixel_map import PixelMap, PixelMaps
-        from labelwise.networks.occlusion import occlusion_maps
+        from labelwise.model.explanation import PixelMap, PixelMaps, labels_to_explain
+        from labelwise.nn.images.occlusion import occlusion_maps
+        from labelwise.runtime.device import torch_threads
 
         cells, most = CELLS if terms is None else terms, min(MAX_CELLS, self.config.image.size)
         if not 1 <= cells <= most:
@@ -288,10 +286,10 @@ class ImageMethod(Method):
         import_required(self.name, "vision", "torch", "pillow")
         import torch
 
-        from labelwise.device import computing_device
-        from labelwise.encoders.image_encoder import ImageEncoder
-        from labelwise.encoders.tokens import state_of
-        from labelwise.networks.encoder_head import EncoderHead
+        from labelwise.nn.encoder_head import EncoderHead
+        from labelwise.nn.images.networks import ImageEncoder
+        from labelwise.nn.text.tokens import state_of
+        from labelwise.runtime.device import computing_device
 
         weights = state_of("encoder.", tensors)
         with torch.device("meta"):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from labelwise.errors import did_you_mean
-from labelwise.linear.beam import POST_PROCESSORS
+from labelwise.linear.search import POST_PROCESSORS
 
 Name = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
 

@@ -12,42 +12,41 @@ import numpy as np
 from pydantic import Field
 from scipy import sparse
 
-from labelwise.codes.label_path import LabelPath
+from labelwise.config import PART, Decides, deciding_fields
 from labelwise.config import Config as BaseConfig
-from labelwise.data.blocks import Blocks
+from labelwise.data.csr import Blocks
 from labelwise.data.dataset import Dataset
-from labelwise.data.label_documents import with_label_documents
-from labelwise.data.thesaurus import read_thesaurus
+from labelwise.data.label_texts import with_label_documents
+from labelwise.data.vocabulary import read_thesaurus
 from labelwise.errors import ConfigError, DataError, did_you_mean
-from labelwise.features.feature_order import FeatureOrder, OrderedFeatures
-from labelwise.features.rows import FeatureRows, unit_rows, unit_rows_on_disk
+from labelwise.features.rows import FeatureOrder, FeatureRows, OrderedFeatures, unit_rows, unit_rows_on_disk
 from labelwise.features.tfidf import Tfidf
-from labelwise.features.word_analysis import WordAnalysis
-from labelwise.finished import fingerprint
-from labelwise.fit_context import FitContext
-from labelwise.linear.beam import POST_PROCESSORS
-from labelwise.linear.memory_estimate import Memory as Memory
+from labelwise.features.words import WordAnalysis
+from labelwise.labelspace.tree import LabelPath
+from labelwise.linear.learn import SQUARES, Learned
+from labelwise.linear.memory import Memory as Memory
 from labelwise.linear.retraining import retraining_reasons
+from labelwise.linear.search import POST_PROCESSORS
 from labelwise.linear.settings import PRECISIONS, SearchSettings, TrainingSettings
 from labelwise.linear.settings import Precision as Precision
-from labelwise.linear.shards import ChunkShards
-from labelwise.linear.statistics import SQUARES, Learned
+from labelwise.linear.train import ChunkShards
 from labelwise.linear.trees import LinearTrees
-from labelwise.memory_limit import block_bytes
-from labelwise.methods.base import Method
-from labelwise.methods.card import CORE_PACKAGES, Card, TrainingData, now
-from labelwise.methods.feature_width import FeatureWidth
-from labelwise.methods.inputs import Documents
-from labelwise.methods.label_filter import LabelFilter
 from labelwise.methods.text_features import TextFeatures
+from labelwise.model.card import CORE_PACKAGES, Card, TrainingData, now
+from labelwise.model.feature_width import FeatureWidth
+from labelwise.model.inputs import Documents
+from labelwise.model.method import Method
+from labelwise.model.predictions import LabelFilter
 from labelwise.registry import installed_versions
-from labelwise.result_fields import PART, Decides, deciding_fields
+from labelwise.runtime.finished import fingerprint
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.memory import block_bytes
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
-    from labelwise.codes.tree import LabelTree
-    from labelwise.methods.learning import NewDocuments
+    from labelwise.labelspace.tree import LabelTree
+    from labelwise.model.learning import NewDocuments
 
 PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
 FeatureNorm = Literal["l2"] | None

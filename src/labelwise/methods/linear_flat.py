@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
-from labelwise.codes.tree import LabelTree
 from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
-from labelwise.fit_context import FitContext
+from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.cost import linear_cost
-from labelwise.linear.level_trainer import SolverConfig
+from labelwise.linear.solver import SolverConfig
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.linear_base import (
     FeatureNorm,
@@ -37,6 +36,7 @@ from labelwise.methods.linear_base import (
     finished_work,
     training_documents,
 )
+from labelwise.runtime.fit_context import FitContext
 
 
 class LinearFlat(LinearMethod):

@@ -20,21 +20,20 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from labelwise.codes.hierarchy import hierarchy_of_labels
-from labelwise.codes.tree import LabelTree
 from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
-from labelwise.features.label_features import pifa, with_label_texts
+from labelwise.features.labels import pifa, with_label_texts
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
-from labelwise.fit_context import FitContext
+from labelwise.io.folder import csr_to_tensors
+from labelwise.labelspace.hierarchy import hierarchy_of_labels
+from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.compile_ahead import compile_ahead
 from labelwise.linear.cost import linear_cost, tree_nodes
-from labelwise.linear.level_trainer import SolverConfig, held_bytes
-from labelwise.linear.memory_estimate import bytes_of, check_memory, clustering_need
+from labelwise.linear.memory import bytes_of, check_memory, clustering_need
 from labelwise.linear.settings import Ties
-from labelwise.linear.shards import ChunkShards
+from labelwise.linear.solver import SolverConfig, held_bytes
+from labelwise.linear.train import ChunkShards
 from labelwise.linear.trees import LinearTrees
-from labelwise.methods.given_negatives import read_negatives
 from labelwise.methods.level_fields import Beam, PostProcessors
 from labelwise.methods.linear_base import (
     FeatureNorm,
@@ -53,7 +52,8 @@ from labelwise.methods.linear_base import (
     names_of_labels,
     training_documents,
 )
-from labelwise.store import csr_to_tensors
+from labelwise.model.inputs import read_negatives
+from labelwise.runtime.fit_context import FitContext
 
 
 class LinearTree(LinearMethod):

@@ -24,31 +24,42 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from labelwise.codes.bucket_plan import ORDER_BYTES
-from labelwise.codes.bucket_search import BucketSearch, Score
-from labelwise.codes.buckets import BucketTables, Hash, bucket_dtype, checked_table, read_lookups
-from labelwise.codes.repartition import RepartitionConfig
+from labelwise.config import PART, Decides, deciding_json
 from labelwise.config import Config as BaseConfig
 from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, ModelFormatError, import_required
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
-from labelwise.features.word_analysis import WordAnalysis
-from labelwise.fit_context import FitContext, limited_time
-from labelwise.methods.base import Method
-from labelwise.methods.inputs import Documents
-from labelwise.methods.label_filter import LabelFilter
+from labelwise.features.words import WordAnalysis
+from labelwise.io.folder import get_tensor
+from labelwise.labelspace.bucket_search import BucketSearch, Score
+from labelwise.labelspace.buckets import (
+    BucketTables,
+    Hash,
+    RepartitionConfig,
+    bucket_dtype,
+    checked_table,
+    read_lookups,
+)
+from labelwise.labelspace.proposals import ORDER_BYTES
 from labelwise.methods.text_features import TextFeatures
-from labelwise.networks.cost import bucket_size, network_cost
-from labelwise.networks.settings import Count, OptimiserConfig, Positive, ScheduleConfig, TrainingConfig
-from labelwise.result_fields import PART, Decides, deciding_json
-from labelwise.store import get_tensor
+from labelwise.model.inputs import Documents
+from labelwise.model.method import Method
+from labelwise.model.predictions import LabelFilter
+from labelwise.nn.config import (
+    Count,
+    OptimiserConfig,
+    Positive,
+    ScheduleConfig,
+    TrainingConfig,
+)
+from labelwise.nn.cost import bucket_size, network_cost
+from labelwise.runtime.fit_context import FitContext, limited_time
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
-    from labelwise.networks.bucket_decoder import BucketDecoder, Decoding
-    from labelwise.networks.bucket_networks import NetworkShape, Repetition
-    from labelwise.training.repetitions import RepetitionTraining
+    from labelwise.nn.buckets import BucketDecoder, Decoding, NetworkShape, Repetition
+    from labelwise.nn.train.repetitions import RepetitionTraining
 
 log = logging.getLogger("labelwise")
 
@@ -178,7 +189,7 @@ class Mach(TextFeatures, Method):
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         self.check_needs()
-        from labelwise.device import torch_threads
+        from labelwise.runtime.device import torch_threads
 
         with torch_threads():
             training = self._training(data, kind, valid, context)
@@ -214,7 +225,7 @@ class Mach(TextFeatures, Method):
         Several processes on several machines may do so at the same time; finished ones are not trained again.
         """
         self.check_needs()
-        from labelwise.device import torch_threads
+        from labelwise.runtime.device import torch_threads
 
         folder = self.check_parts(numbers)
         held_out = valid.align(data.label_names) if valid is not None else None
@@ -229,8 +240,7 @@ class Mach(TextFeatures, Method):
         return None if context.checkpoints is None else context.checkpoints / "repetitions"
 
     def _training(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> RepetitionTraining:
-        from labelwise.training.repetition_fitting import RepetitionData
-        from labelwise.training.repetitions import RepetitionTraining
+        from labelwise.nn.train.repetitions import RepetitionData, RepetitionTraining
 
         config = self.config
         features = self.learn_features(data, kind)
@@ -253,7 +263,7 @@ class Mach(TextFeatures, Method):
         )  # fmt: skip
 
     def _sizes(self, n_features: int) -> NetworkShape:
-        from labelwise.networks.bucket_networks import NetworkShape
+        from labelwise.nn.buckets import NetworkShape
 
         rows = self.config.feature_hashing or n_features
         return NetworkShape(rows, tuple(self.config.hidden), self.config.buckets)
@@ -273,8 +283,7 @@ class Mach(TextFeatures, Method):
 
     def _built_decoder(self, n_labels: int, n_features: int) -> BucketDecoder:
         """Search and networks of the repetitions, for prediction."""
-        from labelwise.networks.bucket_decoder import BucketDecoder
-        from labelwise.networks.bucket_networks import BucketNetworks
+        from labelwise.nn.buckets import BucketDecoder, BucketNetworks
 
         config = self.config
         numbers = tuple(one.number for one in self.repetitions_)
@@ -307,7 +316,7 @@ class Mach(TextFeatures, Method):
     @property
     def decoding(self) -> Decoding:
         """From the current parameters, which may be changed after fitting."""
-        from labelwise.networks.bucket_decoder import Decoding
+        from labelwise.nn.buckets import Decoding
 
         config = self.config
         candidates = None if config.candidates is None else (config.candidates.buckets, config.candidates.hits)
@@ -335,7 +344,7 @@ class Mach(TextFeatures, Method):
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         import_required(self.name, "nn", "torch")
-        from labelwise.networks.bucket_networks import Repetition
+        from labelwise.nn.buckets import Repetition
 
         self.restore_features(tensors, path)
         n_features = self.feature_count

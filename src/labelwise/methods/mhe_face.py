@@ -21,18 +21,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from labelwise.data.dataset import Dataset
-from labelwise.encoders.face_config import FaceNetworkConfig
-from labelwise.encoders.image_config import AugmentationConfig, ImageConfig
-from labelwise.heads.margin_config import MarginConfig
 from labelwise.methods.image_method import ImageMethod, ImageMethodConfig
-from labelwise.methods.inputs import Documents
-from labelwise.networks.settings import OptimiserConfig, ScheduleConfig, TrainingConfig
+from labelwise.model.inputs import Documents
+from labelwise.nn.config import (
+    AugmentationConfig,
+    FaceNetworkConfig,
+    ImageConfig,
+    MarginConfig,
+    OptimiserConfig,
+    ScheduleConfig,
+    TrainingConfig,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from labelwise.encoders.images import ImageInputs
-    from labelwise.heads.base import LabelHead
+    from labelwise.nn.heads.base import LabelHead
+    from labelwise.nn.images.inputs import ImageInputs
 
 RECIPE = TrainingConfig(
     epochs=25,
@@ -71,13 +76,13 @@ class MheFace(ImageMethod):
         """Settings of training."""
 
     def _backbone(self) -> nn.Module:
-        from labelwise.encoders.iresnet import make_face_network
+        from labelwise.nn.images.faces import make_face_network
 
         image = self.config.image
         return make_face_network(self.config.network, image.channels, image.size, self.config.training.seed)
 
     def _head(self, width: int, train: Dataset) -> LabelHead:
-        from labelwise.heads.margin import MarginHead
+        from labelwise.nn.heads.margin import MarginHead
 
         head = MarginHead(width, train.n_labels, self.config.head)
         return head.initialise(train.label_counts(), len(train), self.config.training.seed)
@@ -85,7 +90,7 @@ class MheFace(ImageMethod):
     def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> LabelHead:
         import torch
 
-        from labelwise.heads.margin import MarginHead
+        from labelwise.nn.heads.margin import MarginHead
 
         with torch.device("meta"):
             head = MarginHead(width, len(self.label_names_), self.config.head)
@@ -98,9 +103,8 @@ class MheFace(ImageMethod):
 
     def image_vectors(self, data: Documents | ImageInputs) -> np.ndarray:
         """Vectors that are not normalised, as templates need them: their norm is a sign of the image's quality."""
-        from labelwise.device import torch_threads
-        from labelwise.encoders.embed import encode_inputs
-        from labelwise.encoders.mirrored import encode_with_mirror
+        from labelwise.nn.encode import encode_inputs, encode_with_mirror
+        from labelwise.runtime.device import torch_threads
 
         if isinstance(data, Documents):
             data = self._images(data)

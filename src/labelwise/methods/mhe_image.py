@@ -21,18 +21,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from labelwise.data.dataset import Dataset
-from labelwise.encoders.backbone_config import BackboneConfig
 from labelwise.errors import check_installed, import_required
-from labelwise.heads.digit_config import DigitHeadConfig
+from labelwise.io.folder import get_tensor
 from labelwise.methods.image_method import ImageMethod, ImageMethodConfig
-from labelwise.networks.cost import NetworkSize, digit_head_size
-from labelwise.networks.settings import OptimiserConfig, ScheduleConfig, TrainingConfig
-from labelwise.store import get_tensor
+from labelwise.nn.config import BackboneConfig, DigitHeadConfig, OptimiserConfig, ScheduleConfig, TrainingConfig
+from labelwise.nn.cost import NetworkSize, digit_head_size
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from labelwise.heads.base import LabelHead
+    from labelwise.nn.heads.base import LabelHead
 
 log = logging.getLogger("labelwise")
 
@@ -68,7 +66,7 @@ class MheImage(ImageMethod):
         super().check_needs()
         backbone = self.config.backbone
         if backbone.name == "transformers":
-            from labelwise.encoders.encoder_files import encoder_source
+            from labelwise.nn.text.encoder_files import encoder_source
 
             check_installed(self.name, "vision", "transformers")
             if backbone.model is not None:
@@ -80,10 +78,10 @@ class MheImage(ImageMethod):
     def _backbone(self) -> nn.Module:
         image, config = self.config.image, self.config.backbone
         if config.name == "transformers":
-            from labelwise.encoders.image_models import new_image_model
+            from labelwise.nn.images.image_models import new_image_model
 
             return new_image_model(config, image.channels, image.size)
-        from labelwise.encoders.resnet import ResNet
+        from labelwise.nn.images.networks import ResNet
 
         return ResNet(config, image.channels, image.size)
 
@@ -91,13 +89,13 @@ class MheImage(ImageMethod):
         if self.config.backbone.name != "transformers":
             return self._backbone()
         import_required(self.name, "vision", "transformers")
-        from labelwise.encoders.image_models import restored_image_model
+        from labelwise.nn.images.image_models import restored_image_model
 
         n_weights = sum(array.size for array in tensors.values())
         return restored_image_model(get_tensor(tensors, "settings", path), n_weights, self.config.backbone, path)
 
     def _head(self, width: int, train: Dataset) -> LabelHead:
-        from labelwise.heads.make_head import make_head
+        from labelwise.nn.heads.make_head import make_head
 
         config, seed, counts = self.config.head, self.config.training.seed, train.label_counts()
         several = int((np.diff(train.labels.indptr) > 1).sum())
@@ -112,16 +110,16 @@ class MheImage(ImageMethod):
 
     def _label_pixels(self, train: Dataset) -> np.ndarray:
         """The mean image of each label, small: what labels look like before there is a network."""
-        from labelwise.encoders.images import label_means
+        from labelwise.nn.images.inputs import label_means
 
         return label_means(self._images(train, "paths" if train.paths is not None else "arrays"), train.labels)
 
     def _head_state(self, head: LabelHead) -> dict[str, np.ndarray]:
-        from labelwise.heads.make_head import head_state
+        from labelwise.nn.heads.make_head import head_state
 
         return head_state(head)
 
     def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> LabelHead:
-        from labelwise.heads.make_head import restored_head
+        from labelwise.nn.heads.make_head import restored_head
 
         return restored_head(width, len(self.label_names_), self.config.head, tensors, path)

@@ -24,21 +24,21 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from labelwise.data.dataset import Dataset
-from labelwise.encoders.config import EncoderConfig
 from labelwise.features.tfidf_config import LINEAR_TFIDF
-from labelwise.heads.digit_config import DigitHeadConfig
 from labelwise.methods.text_network import TextNetwork, TextNetworkConfig
-from labelwise.networks.cost import NetworkSize, digit_head_size, grouped_head_size
-from labelwise.networks.settings import (
+from labelwise.nn.config import (
     AveragingConfig,
+    DigitHeadConfig,
+    EncoderConfig,
     OptimiserConfig,
     ScheduleConfig,
     TrainingConfig,
 )
+from labelwise.nn.cost import NetworkSize, digit_head_size, grouped_head_size
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
-    from labelwise.heads.base import LabelHead
+    from labelwise.nn.heads.base import LabelHead
 
 LAYERS = 5
 """Last layers whose summary tokens are concatenated, as published."""
@@ -115,7 +115,7 @@ class MheText(TextNetwork):
 
         def head_for(self, n_labels: int) -> DigitHeadConfig:
             """The settings of the head for a number of labels."""
-            from labelwise.codes.digits import group_radices
+            from labelwise.labelspace.digits import group_radices
 
             if self.head is not None:
                 return self.head
@@ -129,7 +129,7 @@ class MheText(TextNetwork):
             )  # fmt: skip
 
     def _new_head(self, width: int, train: Dataset) -> LabelHead:
-        from labelwise.heads.make_head import make_head
+        from labelwise.nn.heads.make_head import make_head
 
         config, seed = self.config.head_for(train.n_labels), self.config.training.seed
         features = self._label_features(train) if config.order == "clustered" else None
@@ -138,19 +138,19 @@ class MheText(TextNetwork):
 
     def _label_features(self, train: Dataset) -> Any:
         """The labels by the TF-IDF of their documents (PIFA)."""
-        from labelwise.features.label_features import pifa
+        from labelwise.features.labels import pifa
         from labelwise.features.tfidf import Tfidf
 
         texts = train.texts or Strings.of(())
         return pifa(Tfidf(LINEAR_TFIDF).fit_transform(texts), train.labels, FEATURES_PER_LABEL)
 
     def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> LabelHead:
-        from labelwise.heads.make_head import restored_head
+        from labelwise.nn.heads.make_head import restored_head
 
         count = len(self.label_names_)
         return restored_head(width, count, self.config.head_for(count), tensors, path)
 
     def _head_state(self, head: LabelHead) -> dict[str, np.ndarray]:
-        from labelwise.heads.make_head import head_state
+        from labelwise.nn.heads.make_head import head_state
 
         return head_state(head)

@@ -12,13 +12,20 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.config import Config as BaseConfig
-from labelwise.costs import BASE_BYTES, HASH_BYTES, NAME_BYTES, Constants, Cost, DataShape
+from labelwise.costs import (
+    BASE_BYTES,
+    HASH_BYTES,
+    NAME_BYTES,
+    Constants,
+    Cost,
+    DataShape,
+)
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ModelFormatError
-from labelwise.fit_context import FitContext
-from labelwise.methods.base import Method
-from labelwise.methods.inputs import Documents
-from labelwise.store import get_tensor
+from labelwise.io.folder import get_tensor
+from labelwise.model.inputs import Documents
+from labelwise.model.method import Method
+from labelwise.runtime.fit_context import FitContext
 from labelwise.topk import TopK
 
 

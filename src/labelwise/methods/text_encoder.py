@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from labelwise.data.dataset import Dataset
-from labelwise.heads.config import HeadConfig
 from labelwise.methods.text_network import TextNetwork, TextNetworkConfig
-from labelwise.networks.settings import OptimiserConfig, ScheduleConfig, TrainingConfig
+from labelwise.nn.config import HeadConfig, OptimiserConfig, ScheduleConfig, TrainingConfig
 
 if TYPE_CHECKING:
-    from labelwise.heads.base import LabelHead
+    from labelwise.nn.heads.base import LabelHead
 
 RECIPE = TrainingConfig(
     epochs=5,
@@ -50,7 +49,7 @@ class TextEncoder(TextNetwork):
         """Settings of training."""
 
     def _new_head(self, width: int, train: Dataset) -> LabelHead:
-        from labelwise.heads.flat import FlatHead
+        from labelwise.nn.heads.linear import FlatHead
 
         head = FlatHead(width, train.n_labels, self.config.head)
         return head.initialise(train.label_counts(), len(train), self.config.training.seed)
@@ -58,7 +57,7 @@ class TextEncoder(TextNetwork):
     def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> LabelHead:
         import torch
 
-        from labelwise.heads.flat import FlatHead
+        from labelwise.nn.heads.linear import FlatHead
 
         with torch.device("meta"):
             head = FlatHead(width, len(self.label_names_), self.config.head)

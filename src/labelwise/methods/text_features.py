@@ -15,7 +15,7 @@ import numpy as np
 from labelwise.data.dataset import Dataset
 from labelwise.features.rows import as_csr
 from labelwise.features.tfidf import Tfidf
-from labelwise.methods.inputs import Documents
+from labelwise.model.inputs import Documents
 
 
 class TextFeatures:

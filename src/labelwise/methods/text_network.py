@@ -17,32 +17,29 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from labelwise.config import PART, deciding_json
 from labelwise.config import Config as BaseConfig
 from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
-from labelwise.encoders.config import EncoderConfig
-from labelwise.encoders.encoder_size import encoder_size
 from labelwise.errors import import_required
-from labelwise.fit_context import FitContext
-from labelwise.methods.affordable import affordable
-from labelwise.methods.inputs import Documents, split_for_early_stopping
-from labelwise.methods.text_costs import text_network_cost
 from labelwise.methods.uses_encoder import UsesTextEncoder
-from labelwise.networks.cost import NetworkSize, head_size
-from labelwise.networks.settings import MonitorConfig, TrainingConfig, without_validation
-from labelwise.process_group import on_rank_zero
-from labelwise.result_fields import PART, deciding_json
+from labelwise.model.affordable import affordable
+from labelwise.model.inputs import Documents, split_for_early_stopping
+from labelwise.nn.config import EncoderConfig, MonitorConfig, TrainingConfig, without_validation
+from labelwise.nn.cost import NetworkSize, encoder_size, head_size, text_network_cost
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.process_group import on_rank_zero
+from labelwise.runtime.time_budget import TimeBudget
 from labelwise.strings import Strings
-from labelwise.time_budget import TimeBudget
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
-    from labelwise.encoders.attention import AttentionMap
-    from labelwise.encoders.tokens import Tokens
-    from labelwise.heads.base import LabelHead
-    from labelwise.networks.encoder_head import EncoderHead
-    from labelwise.training.callbacks import History
-    from labelwise.training.encoder_fitting import EncoderData, EncoderFitting
+    from labelwise.nn.encoder_head import EncoderHead
+    from labelwise.nn.heads.base import LabelHead
+    from labelwise.nn.text.tokens import Tokens
+    from labelwise.nn.text.transformer import AttentionMap
+    from labelwise.nn.train.callbacks import History
+    from labelwise.nn.train.fit import EncoderData, EncoderFitting
 
 log = logging.getLogger("labelwise")
 
@@ -117,10 +114,10 @@ class TextNetwork(UsesTextEncoder):
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         import_required(self.name, "nn", *self.needs)
-        from labelwise.device import computing_device, torch_threads
-        from labelwise.encoders.transformer import open_encoder
-        from labelwise.networks.encoder_head import EncoderHead
-        from labelwise.training.head_shards import join_head, split_head
+        from labelwise.nn.encoder_head import EncoderHead
+        from labelwise.nn.text.transformer import open_encoder
+        from labelwise.nn.train.head_shards import join_head, split_head
+        from labelwise.runtime.device import computing_device, torch_threads
 
         config = self.config
         train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MAX_VALID, config.training.seed)
@@ -134,7 +131,7 @@ class TextNetwork(UsesTextEncoder):
         self._stored: dict[str, np.ndarray] | None = None
 
     def _train(self, train: Dataset, valid: Dataset | None, context: FitContext) -> History:
-        from labelwise.training.encoder_fitting import EncoderData, EncoderFitting
+        from labelwise.nn.train.fit import EncoderData, EncoderFitting
 
         config, training = self.config, self.config.training
         if valid is None:
@@ -184,7 +181,7 @@ class TextNetwork(UsesTextEncoder):
 
         Returns its history and the seconds of encoding a document.
         """
-        from labelwise.training.encoder_fitting import EncoderFitting
+        from labelwise.nn.train.fit import EncoderFitting
 
         budget = context.budget.part(ENCODING_TIME)
         folder = self._vector_folder(texts[0], context)
@@ -211,8 +208,8 @@ class TextNetwork(UsesTextEncoder):
         head: tuple[str, ...],
         watched: bool,
     ) -> History:
-        from labelwise.training.collapse import CollapseMonitor
-        from labelwise.training.loop import train as train_loop
+        from labelwise.nn.train.loop import train as train_loop
+        from labelwise.nn.train.monitor import CollapseMonitor
 
         config = self.config
         callbacks = [CollapseMonitor(fitting, config.monitor)] if watched else []
@@ -234,7 +231,7 @@ class TextNetwork(UsesTextEncoder):
 
     def _vector_folder(self, texts: Strings, context: FitContext) -> Path | None:
         """Where vectors of the untrained encoder are kept: random weights are of no use to other runs."""
-        from labelwise.encoders.vector_cache import cache_folder
+        from labelwise.nn.vector_cache import cache_folder
 
         if not self.config.encoder.starts_random:
             return cache_folder(len(texts))
@@ -242,9 +239,9 @@ class TextNetwork(UsesTextEncoder):
 
     def _encoded(self, part: EncoderData, texts: Strings, folder: Path | None, budget: TimeBudget) -> EncoderData:
         """Replace tokens by the encoder's vectors, of as many documents as there is time for."""
-        from labelwise.encoders.base import Vectors
-        from labelwise.encoders.corpus import encode_some_texts
-        from labelwise.training.encoder_fitting import EncoderData
+        from labelwise.nn.encode import encode_some_texts
+        from labelwise.nn.inputs import Vectors
+        from labelwise.nn.train.fit import EncoderData
 
         encode = partial(
             encode_some_texts, self.network_.encoder, texts, folder=folder, budget=budget,
@@ -262,8 +259,8 @@ class TextNetwork(UsesTextEncoder):
     # --- predict ---
 
     def _predict(self, data: Documents, k: int) -> TopK:
-        from labelwise.device import torch_threads
-        from labelwise.encoders.corpus import distinct_texts
+        from labelwise.nn.encode import distinct_texts
+        from labelwise.runtime.device import torch_threads
 
         with torch_threads():
             distinct = distinct_texts(data.texts or Strings.of(()))
@@ -271,15 +268,15 @@ class TextNetwork(UsesTextEncoder):
             return best[distinct.copies]
 
     def _encode(self, data: Documents) -> np.ndarray:
-        from labelwise.device import torch_threads
-        from labelwise.encoders.corpus import encode_corpus
+        from labelwise.nn.encode import encode_corpus
+        from labelwise.runtime.device import torch_threads
 
         with torch_threads():
             return encode_corpus(self.network_.encoder, data.texts or Strings.of(()))
 
     def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
-        from labelwise.device import torch_threads
-        from labelwise.encoders.attention import attention_maps
+        from labelwise.nn.text.transformer import attention_maps
+        from labelwise.runtime.device import torch_threads
 
         with torch_threads():
             return attention_maps(self.network_.encoder, data.texts or Strings.of(()), tokens)
@@ -295,10 +292,10 @@ class TextNetwork(UsesTextEncoder):
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
         import_required(self.name, "nn", "torch", "transformers")
-        from labelwise.device import computing_device
-        from labelwise.encoders.tokens import state_of
-        from labelwise.encoders.transformer import TransformerEncoder
-        from labelwise.networks.encoder_head import EncoderHead
+        from labelwise.nn.encoder_head import EncoderHead
+        from labelwise.nn.text.tokens import state_of
+        from labelwise.nn.text.transformer import TransformerEncoder
+        from labelwise.runtime.device import computing_device
 
         encoder = TransformerEncoder.restored(state_of("encoder.", tensors), self.config.encoder, path)
         head = self._restored_head(encoder.width, state_of("head.", tensors), path)

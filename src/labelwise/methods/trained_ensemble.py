@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.methods.base import Method
-from labelwise.methods.combination import Combination
+from labelwise.ensembles.combine import Combination
 from labelwise.methods.ensemble import Ensemble
 from labelwise.methods.ensemble_fit import MergedLabels, card_of_members
+from labelwise.model.method import Method
 
 
 def ensemble_of(

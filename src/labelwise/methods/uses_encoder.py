@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.encoders.saved_encoder import check_encoder, saved_folder, with_saved_settings
 from labelwise.errors import check_installed
-from labelwise.methods.base import Method
-from labelwise.methods.model_folder import read_training_documents
+from labelwise.model.fitted import read_training_documents
+from labelwise.model.method import Method
+from labelwise.nn.text.saved_encoder import check_encoder, saved_folder, with_saved_settings
 
 
 class UsesTextEncoder(Method):

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from labelwise.codes.average import averaged
+from labelwise.config import PART, deciding_json
 from labelwise.data.dataset import Dataset
-from labelwise.encoders.words import Vocabulary, WordTokens
 from labelwise.errors import DataError, check_installed
-from labelwise.fit_context import FitContext
-from labelwise.methods.affordable import affordable
-from labelwise.methods.base import Method
-from labelwise.methods.inputs import Documents, split_for_early_stopping
-from labelwise.networks.settings import (
+from labelwise.linear.trees import averaged
+from labelwise.model.affordable import affordable
+from labelwise.model.inputs import Documents, split_for_early_stopping
+from labelwise.model.method import Method
+from labelwise.nn.config import (
     AveragingConfig,
     Count,
     EarlyStoppingConfig,
@@ -29,19 +28,19 @@ from labelwise.networks.settings import (
     TrainingConfig,
     without_validation,
 )
-from labelwise.progress import progress
-from labelwise.result_fields import PART, deciding_json
+from labelwise.nn.words.vocabulary import Vocabulary, WordTokens
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.progress import progress
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from labelwise.codes.label_path import LabelPath
-    from labelwise.codes.tree import LabelTree
-    from labelwise.networks.attention_tree import AttentionTree
-    from labelwise.training.callbacks import History
-    from labelwise.training.tree_training import TreeData
+    from labelwise.labelspace.tree import LabelPath, LabelTree
+    from labelwise.nn.levels import AttentionTree
+    from labelwise.nn.train.callbacks import History
+    from labelwise.nn.train.levels import TreeData
 
 MAX_VALID = 1000
 """Maximum number of documents held out from the training documents: they are validated every hundred steps."""
@@ -108,7 +107,7 @@ class WordNetworkMethod(Method):
         return self.trees_[0].tree
 
     def _predict(self, data: Documents, k: int) -> TopK:
-        from labelwise.device import torch_threads
+        from labelwise.runtime.device import torch_threads
 
         with torch_threads():
             trees, tokens = self.trees_, self._tokens(data)
@@ -129,10 +128,9 @@ class WordNetworkMethod(Method):
         """The mean hidden state of each document at the last level, concatenated over the trees."""
         import torch
 
-        from labelwise.device import torch_threads
-        from labelwise.encoders.base import tensors_of
-        from labelwise.encoders.batches import batches_by_length
-        from labelwise.encoders.embed import TOKENS_AT_ONCE
+        from labelwise.nn.encode import TOKENS_AT_ONCE
+        from labelwise.nn.inputs import batches_by_length, tensors_of
+        from labelwise.runtime.device import torch_threads
 
         tokens = self._tokens(data)
         with torch_threads(), torch.no_grad():
@@ -151,8 +149,8 @@ class WordNetworkMethod(Method):
         return vectors
 
     def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
-        from labelwise.device import torch_threads
-        from labelwise.methods.attention_words import explain_labels
+        from labelwise.model.attention_words import explain_labels
+        from labelwise.runtime.device import torch_threads
 
         tokens = self._tokens(data)
         with torch_threads():
@@ -164,7 +162,7 @@ class WordNetworkMethod(Method):
     # --- files ---
 
     def _state(self) -> dict[str, np.ndarray]:
-        from labelwise.networks.level_factory import state_of_trees
+        from labelwise.nn.levels import state_of_trees
 
         trees = state_of_trees(self.trees_, self.config.words.is_frozen)
         return {"trees": trees.pop("trees"), **self.vocabulary_.state(), **trees}
@@ -204,8 +202,8 @@ def word_data(config: Any, data: Dataset, valid: Dataset | None, context: FitCon
     """
     import torch
 
-    from labelwise.encoders.word_vectors import word_table
-    from labelwise.training.tree_training import TreeData
+    from labelwise.nn.train.levels import TreeData
+    from labelwise.nn.words.vocabulary import word_table
 
     training = config.training
     train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MAX_VALID, training.seed)

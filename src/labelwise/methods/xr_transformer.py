@@ -24,29 +24,29 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from pydantic import model_validator
 
-from labelwise.codes.tree import LabelTree
+from labelwise.config import PART, deciding_fields
 from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError
-from labelwise.features.label_features import pifa
+from labelwise.features.labels import pifa
 from labelwise.features.tfidf import Tfidf
-from labelwise.finished import find_finished, fingerprint, keep_finished
-from labelwise.fit_context import FitContext
-from labelwise.linear.level_trainer import SolverConfig
-from labelwise.linear.memory_estimate import bytes_of, check_memory, clustering_need
+from labelwise.labelspace.tree import LabelTree
+from labelwise.linear.memory import bytes_of, check_memory, clustering_need
+from labelwise.linear.solver import SolverConfig
 from labelwise.methods.encoded_tree import EncodedTree
-from labelwise.methods.text_costs import fine_tuning_cost
-from labelwise.networks.fine_tuning_settings import LEVEL_TRAINING, FineTuningConfig
-from labelwise.networks.settings import without_validation
-from labelwise.process_group import on_rank_zero
-from labelwise.result_fields import PART, deciding_fields
+from labelwise.nn.config import without_validation
+from labelwise.nn.cost import fine_tuning_cost
+from labelwise.nn.fine_tuning_settings import LEVEL_TRAINING, FineTuningConfig
+from labelwise.runtime.finished import find_finished, fingerprint, keep_finished
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.process_group import on_rank_zero
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
-    from labelwise.encoders.transformer import TransformerEncoder
-    from labelwise.training.callbacks import History
-    from labelwise.training.encoder_tree import LevelRecipe
-    from labelwise.training.tree_training import TreeData
+    from labelwise.nn.text.transformer import TransformerEncoder
+    from labelwise.nn.train.callbacks import History
+    from labelwise.nn.train.fine_tuning import LevelRecipe
+    from labelwise.nn.train.levels import TreeData
 
 log = logging.getLogger("labelwise")
 
@@ -105,9 +105,8 @@ class XRTransformer(EncodedTree):
     # --- fit ---
 
     def _training_encoder(self, data: Dataset, valid: Dataset | None, context: FitContext) -> TransformerEncoder:
-        from labelwise.encoders.transformer import open_encoder
-        from labelwise.training.encoder_tree import EncoderTreeTraining
-        from labelwise.training.fine_tuning_memory import check_fine_tuning_memory
+        from labelwise.nn.text.transformer import open_encoder
+        from labelwise.nn.train.fine_tuning import EncoderTreeTraining, check_fine_tuning_memory
 
         config, fine = self.config, self.config.fine_tuning
         texts, tfidf = data.texts or Strings.of(()), Tfidf(config.tfidf)
@@ -131,7 +130,7 @@ class XRTransformer(EncodedTree):
         self, data: Dataset, words: Any, valid: Dataset | None, tfidf: Tfidf, encoder: TransformerEncoder
     ) -> tuple[TreeData, TreeData | None]:
         """The documents to fine-tune on, and those to validate with if that is wanted and there are any."""
-        from labelwise.training.tree_training import TreeData
+        from labelwise.nn.train.levels import TreeData
 
         def prepared(part: Dataset, features: Any) -> TreeData:
             texts = part.texts or Strings.of(())
@@ -153,7 +152,7 @@ class XRTransformer(EncodedTree):
         return prepared(data.take(rows), words[rows]), held_out
 
     def _recipe(self, sizes: list[int], validates: bool) -> LevelRecipe:
-        from labelwise.training.encoder_tree import LevelRecipe
+        from labelwise.nn.train.fine_tuning import LevelRecipe
 
         fine = self.config.fine_tuning
         trainings = fine.trainings(sizes)

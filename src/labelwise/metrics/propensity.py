@@ -19,7 +19,7 @@ from labelwise.errors import ConfigError, did_you_mean
 from labelwise.metrics.ranking import Terms, ratio
 
 if TYPE_CHECKING:
-    from labelwise.metrics.block import DocumentBlock
+    from labelwise.metrics.formulas import DocumentBlock
 
 DEFAULT = (0.55, 1.5)
 _WIKIPEDIA, _AMAZON = (0.5, 0.4), (0.6, 2.6)

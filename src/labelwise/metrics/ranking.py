@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from labelwise.metrics.block import DocumentBlock
+    from labelwise.metrics.formulas import DocumentBlock
 
 Terms = tuple[np.ndarray, np.ndarray | int]
 

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.checks import in_range
 from labelwise.errors import DataError, ModelFormatError
+from labelwise.io.folder import get_tensor, strings_from_tensors, strings_to_tensors
+from labelwise.io.tensors import in_range, map_tensors, write_tensor_file
 from labelwise.metrics.bootstrap import RESAMPLING_GROUPS, ResamplingSums
-from labelwise.store import get_tensor, strings_from_tensors, strings_to_tensors
 from labelwise.strings import Strings
-from labelwise.tensor_file import map_tensors, write_tensor_file
 from labelwise.topk import NO_LABEL, TopK
 
 

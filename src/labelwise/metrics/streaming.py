@@ -19,19 +19,26 @@ from scipy import sparse
 
 from labelwise.data.dataset import Dataset, canonical_csr
 from labelwise.errors import ConfigError, DataError
+from labelwise.metrics import formulas as thresholded
 from labelwise.metrics import propensity as propensity_scored
-from labelwise.metrics import ranking, thresholded
-from labelwise.metrics.block import NO_WEIGHTS, DocumentBlock, block_rows
+from labelwise.metrics import ranking
 from labelwise.metrics.bootstrap import RESAMPLING_GROUPS, ResamplingSums, check_repeats
+from labelwise.metrics.evaluate import TrainingCounts
+from labelwise.metrics.formulas import (
+    NO_WEIGHTS,
+    CoverageCounter,
+    DocumentBlock,
+    LabelCounter,
+    TieCounter,
+    block_rows,
+    check_threshold,
+)
 from labelwise.metrics.groups import LabelGroups, check_boundaries
-from labelwise.metrics.inputs import TrainingCounts
 from labelwise.metrics.names import check_depth, parse_metrics
 from labelwise.metrics.propensity import Propensity, propensity_constants
 from labelwise.metrics.ranking import Terms
 from labelwise.metrics.result import Evaluation
-from labelwise.metrics.thresholded import CoverageCounter, LabelCounter, check_threshold
-from labelwise.metrics.ties import TieCounter
-from labelwise.parallel import run_stream
+from labelwise.runtime.threads import run_stream
 from labelwise.topk import TopK
 
 logger = logging.getLogger(__name__)

@@ -7,21 +7,274 @@ test predictions, all runs that cannot be distinguished from the best are marked
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from labelwise.errors import ConfigError
-from labelwise.formatting import cut, duration, number, percent, size
+from labelwise.formatting import (
+    MISSING,
+    cut,
+    duration,
+    number,
+    percent,
+    size,
+)
+from labelwise.io.run_schema import RESULTS, Results
 from labelwise.metrics.bootstrap import Difference
-from labelwise.report.comparability import differences_of_runs, run_names
+from labelwise.metrics.paired import PairedScores, same_documents, saved_predictions
 from labelwise.report.comparison_plots import MAX_BARS, MAX_RUNS, comparison_charts
-from labelwise.report.comparison_table import EQUAL_COST_RATIO, TIMES, Cell, Column, Comparison, Kind, RunRow
-from labelwise.report.html import for_page, write_page
-from labelwise.report.paired import PairedScores, same_documents, saved_predictions
+from labelwise.report.run import for_page, write_page
 from labelwise.report.run_files import Run, read_run
 from labelwise.report.wording import sorted_metrics
-from labelwise.run_schema import Results
+
+# --- comparison table ---
+# The table of a comparison: columns, rows with marked cells, and its output as Markdown or plain data.
+
+Kind = Literal["score", "interval", "difference", "group", "cost"]
+
+TIMES = ("training", "documents a second")
+TITLES = {TIMES[1]: "documents per second"}
+"""Headings of columns whose name, a key of the JSON output, is another."""
+EQUAL_COST_RATIO = 1.1
+"""Costs that differ by less than this factor count as equal: repeated runs differ as much."""
+TABLES: tuple[Kind, ...] = ("score", "interval", "difference", "cost")
+"""Tables on a terminal and in Markdown, in order; the page has recall per group too."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One quantity of the table."""
+
+    quantity: str
+    kind: Kind
+    higher_is_better: bool
+    to_text: Callable[[float | None], str]
+
+    @property
+    def name(self) -> str:
+        """A key that is unique among the columns of all kinds."""
+        return f"{self.quantity} {self.kind}" if self.kind in ("interval", "difference") else self.quantity
+
+    @property
+    def title(self) -> str:
+        """The heading."""
+        return TITLES.get(self.quantity, self.quantity)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run's value, its text, whether it is marked, and the interval that the text shows."""
+
+    value: float | None
+    text: str
+    best: bool
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A run and its cells by column name."""
+
+    name: str
+    folder: str
+    method: str | None
+    data: str | None
+    split: str | None
+    n_documents: int | None
+    cells: dict[str, Cell]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The table of several runs."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[RunRow, ...]
+    notes: tuple[str, ...]
+    baseline: RunRow | None = None
+    """Popularity on the same documents."""
+    paired: bool = False
+    """Whether marks and differences are from a paired bootstrap over the test documents."""
+    reference: str | None = None
+    """Name of the run that differences refer to; None: the best of each column."""
+
+    def columns_of(self, kind: Kind) -> list[Column]:
+        """The columns of one kind."""
+        return [column for column in self.columns if column.kind == kind]
+
+    def rows_of(self, kind: Kind) -> tuple[RunRow, ...]:
+        """The rows of the table of one kind: the baseline has scores only."""
+        with_baseline = self.baseline is not None and kind in ("score", "interval", "difference")
+        return (*self.rows, self.baseline) if with_baseline and self.baseline else self.rows
+
+    def title(self, kind: Kind) -> str:
+        """The heading of the table of one kind."""
+        return {
+            "score": "Scores, %",
+            "interval": "95 % intervals of the scores, %",
+            "difference": f"Difference to {self.reference or 'the best run of each column'}, percentage points, "
+            "with its 95 % interval",
+            "group": "Recall from head to tail, %",
+            "cost": "Time, memory, size",
+        }[kind]
+
+    def mark_meaning(self, kind: Kind) -> str | None:
+        """Explanation of the mark in the table of one kind; None if nothing is marked."""
+        if not any(row.cells[column.name].best for row in self.rows_of(kind) for column in self.columns_of(kind)):
+            return None
+        meaning = "marks the best of each column"
+        if kind == "cost":
+            return f"{meaning}; within {100 * (EQUAL_COST_RATIO - 1):.0f} % of the best counts as equal"
+        if kind == "difference":
+            return "marks runs that are better by a difference whose interval excludes zero"
+        if kind == "score" and self.paired:
+            return f"{meaning} and all runs that cannot be distinguished from it on these documents"
+        return meaning
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "columns": [
+                {"name": column.name, "kind": column.kind, "higher_is_better": column.higher_is_better}
+                for column in self.columns
+                if column.kind not in ("interval", "difference")
+            ],
+            "runs": [
+                {
+                    "name": row.name,
+                    "folder": row.folder,
+                    "method": row.method,
+                    "data": row.data,
+                    "split": row.split,
+                    "n_documents": row.n_documents,
+                    **self._cells_to_dict(row),
+                }
+                for row in self.rows
+            ],
+            "baseline": None
+            if self.baseline is None
+            else {"method": self.baseline.method, **self._cells_to_dict(self.baseline)},
+            "paired": self.paired,
+            "reference": self.reference,
+            "notes": list(self.notes),
+        }
+
+    def _cells_to_dict(self, row: RunRow) -> dict[str, Any]:
+        kinds: dict[str, list[tuple[Column, Cell]]] = {}
+        for column in self.columns:
+            kinds.setdefault(column.kind, []).append((column, row.cells[column.name]))
+        plain = [pair for kind in ("score", "group", "cost") for pair in kinds.get(kind, [])]
+        return {
+            "values": {column.name: cell.value for column, cell in plain},
+            "intervals": {c.quantity: list(cell.interval) for c, cell in kinds.get("interval", []) if cell.interval},
+            "differences": {
+                column.quantity: {"value": cell.value, "interval": list(cell.interval)}
+                for column, cell in kinds.get("difference", [])
+                if cell.interval
+            },
+            "best": [column.name for column, cell in plain if cell.best],
+        }
+
+    def to_markdown(self) -> str:
+        """Tables of scores (per cent), differences and costs, marked figures bold, then the notes."""
+        tables = []
+        for kind in TABLES:
+            columns = self.columns_of(kind)
+            if columns:
+                head = ["run", "method", *(column.title for column in columns)]
+                lines = [_markdown_line(head), "|---|---|" + "---:|" * len(columns)]
+                for row in self.rows_of(kind):
+                    cells = [row.cells[column.name] for column in columns]
+                    texts = [f"**{cell.text}**" if cell.best else cell.text for cell in cells]
+                    named = [_markdown(row.name), _markdown(row.method or MISSING)]
+                    lines.append(_markdown_line([*named, *texts]))
+                title = [f"{self.title(kind)}:\n"] if kind in ("interval", "difference") else []
+                tables.append("\n".join([*title, *lines]))
+        if self.notes:
+            tables.append("\n".join(f"- {_markdown(note)}" for note in self.notes))
+        return "\n\n".join(tables) + "\n"
+
+
+def _markdown_line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _markdown(text: str) -> str:
+    """Text escaped for Markdown, on one line."""
+    plain = " ".join(text.split())
+    # An underscore inside a word needs no escape.
+    return re.sub(r"[\\`*\[\]<>|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", plain)
+
+
+# --- comparability ---
+# Which figures of several runs are comparable, and notes on those that are not.
+
+
+def differences_of_runs(runs: Sequence[Run]) -> tuple[list[str], set[str]]:
+    """Notes on what differs, and the kinds or names of columns in which no value may be marked as best."""
+    names = run_names(runs)
+    notes: list[str] = []
+    not_ranked: set[str] = set()
+    without = [name for run, name in zip(runs, names, strict=True) if run.results is None]
+    if without:
+        notes.append(f"Without {RESULTS}, so not evaluated: {', '.join(without)}.")
+    evaluated = [(name, run, run.results) for run, name in zip(runs, names, strict=True) if run.results is not None]
+    notes += [f"{name}: {cut(run.model_changes, 400)}." for name, run, _ in evaluated if run.model_changes]
+    if _differ([run.test_set for _, run, _ in evaluated]):
+        test_sets = "; ".join(
+            f"{name}: {number(r.n_documents)} documents of {cut(run.test_set[1], 60) or 'unnamed data'}"
+            for name, run, r in evaluated
+        )
+        notes.append(
+            f"The runs were evaluated on different documents, so their figures are not comparable ({test_sets})."
+        )
+        not_ranked |= {"score", "group", "cost"}
+    parts = [r.data.get("train") for _, _, r in evaluated]
+    if _differ([str(part.get("documents")) for part in parts if isinstance(part, dict)]):
+        notes.append("The runs were trained on different numbers of documents.")
+    different = _different_propensities([r.evaluation.propensity for _, _, r in evaluated if r.evaluation.propensity])
+    if different:
+        notes.append(f"The propensities differ in {different}, so the PSP figures are not comparable.")
+        metrics = {metric for _, _, r in evaluated for metric in r.evaluation.values}
+        not_ranked |= {metric for metric in metrics if metric.startswith("PS")}
+    if _differ([(run.machine.cpu, run.machine.threads) for _, run, _ in evaluated if run.machine is not None]):
+        notes.append("The runs used different processors or numbers of threads, so their times are not comparable.")
+        not_ranked |= set(TIMES)
+    return notes, not_ranked
+
+
+def run_names(runs: Sequence[Run]) -> list[str]:
+    """Distinct names of the runs: equal names get their folders or, as a last resort, numbers appended."""
+    names = [cut(run.name, 80) or "run" for run in runs]
+    names = [
+        name if names.count(name) == 1 else cut(f"{name} ({run.folder})", 120)
+        for name, run in zip(names, runs, strict=True)
+    ]
+    return [
+        name if names.count(name) == 1 else f"{name} #{names[: index + 1].count(name)}"
+        for index, name in enumerate(names)
+    ]
+
+
+def _different_propensities(given: Sequence[dict[str, float | None]]) -> str:
+    """The constants that differ, with their values: 'N, the number of training documents (100; 45,000)'."""
+    titles = {"A": "the constant A", "B": "the constant B", "N": "N, the number of training documents"}
+    differences = []
+    for key in dict.fromkeys(key for constants in given for key in constants):
+        values = [constants.get(key) for constants in given]
+        if _differ(values):
+            known = sorted({value for value in values if value is not None})
+            shown = [number(value) for value in known[:4]] + (["…"] if len(known) > 4 else [])
+            differences.append(f"{titles.get(key, cut(key, 20))} ({'; '.join(shown)})")
+    return " and ".join(differences)
+
+
+def _differ(values: Sequence[Any]) -> bool:
+    return len({value for value in values if value is not None}) > 1
+
 
 POPULARITY = "popularity"
 

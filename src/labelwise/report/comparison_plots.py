@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from labelwise.formatting import cut, duration, percent
-from labelwise.report.drawing import SERIES, Chart, legend_below, series_style
+from labelwise.io.run_schema import Results
+from labelwise.report.charts import SERIES, Chart, legend_below, series_style
 from labelwise.report.plots import families, group_title, k_axis
 from labelwise.report.wording import sorted_metrics
-from labelwise.run_schema import Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,10 +11,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from labelwise.formatting import cut, number, percent
-from labelwise.report.drawing import Chart, series_style
-from labelwise.report.panels import file_name, grid, legend, legend_height, log_if_wide
-from labelwise.report.study_files import SettingFacts, StudyFacts, is_number, setting_label, shown_value
-from labelwise.report.verdict_marks import mark, sorted_verdicts
+from labelwise.report.charts import (
+    Chart,
+    file_name,
+    grid,
+    legend,
+    legend_height,
+    log_if_wide,
+    mark,
+    series_style,
+    sorted_verdicts,
+)
+from labelwise.report.study_files import (
+    SettingFacts,
+    StudyFacts,
+    is_number,
+    setting_label,
+    shown_value,
+)
 from labelwise.report.wording import words
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import model_validator
 
-from labelwise.run_schema import INSPECTION, Record, read_json
+from labelwise.io.run_schema import INSPECTION, Record, read_json
 
 
 class PlanePoints(Record):

@@ -7,19 +7,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labelwise.data.files import write_stream
+from labelwise.data.stream import write_stream
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.formatting import cut, number, percent
+from labelwise.io.run_schema import Curve, Evaluation, LabelGroup, Results
+from labelwise.report.charts import (
+    INK,
+    KINDS,
+    MUTED,
+    PAPER,
+    SERIES,
+    Chart,
+    label_scores_chart,
+    legend_below,
+    reliability_chart,
+    run_inspection_charts,
+    series_style,
+    thinned,
+    threshold_chart,
+)
 from labelwise.report.curves import READINGS, read_training_curves
-from labelwise.report.drawing import INK, KINDS, MUTED, PAPER, SERIES, Chart, legend_below, series_style, thinned
 from labelwise.report.inspection import read_inspection
-from labelwise.report.inspection_plots import run_inspection_charts
-from labelwise.report.label_plots import label_scores_chart
-from labelwise.report.probability_plots import reliability_chart, threshold_chart
 from labelwise.report.run_files import Run, read_run
 from labelwise.report.study_plots import run_collapse_chart
 from labelwise.report.wording import bar_percent, family_and_k, sorted_metrics, words
-from labelwise.run_schema import Curve, Evaluation, LabelGroup, Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labelwise.auto_schema import AutoRecord
 from labelwise.config import ConfigSource
 from labelwise.errors import DataError, ModelFormatError
-from labelwise.methods.card import read_card
-from labelwise.report.label_lines import LabelTable, read_labels
-from labelwise.report_schema import Confusions, Example
-from labelwise.run_schema import (
+from labelwise.io.folder import MANIFEST, Folder
+from labelwise.io.run_schema import (
     AUTO,
     CONFIG,
     CONFUSION,
@@ -38,7 +35,9 @@ from labelwise.run_schema import (
     read_text,
     validate,
 )
-from labelwise.store import MANIFEST, Folder
+from labelwise.model.card import read_card
+from labelwise.report.label_lines import LabelTable, read_labels
+from labelwise.report.schema import AutoRecord, Confusions, Example
 
 FILES = (CONFIG, STATE, METRICS, RESULTS, MACHINE, EXAMPLES, LABELS)
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from labelwise.formatting import MISSING, cut, duration, number, percent, size
-from labelwise.report.drawing import thinned
+from labelwise.formatting import (
+    MISSING,
+    cut,
+    duration,
+    number,
+    percent,
+    size,
+)
+from labelwise.io.run_schema import CONFIG, Calibration, Evaluation, Results
+from labelwise.report.charts import thinned
 from labelwise.report.run_files import Run
 from labelwise.report.wording import family_and_k, sorted_metrics, words
-from labelwise.run_schema import CONFIG, Calibration, Evaluation, Results
 
 MAX_ROWS = 80
 MAX_CONFIG_CHARACTERS = 40_000

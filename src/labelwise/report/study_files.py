@@ -18,10 +18,17 @@ from typing import Any
 from labelwise.config import ConfigSource
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.formatting import number
+from labelwise.io.run_schema import (
+    METRICS,
+    RESULTS,
+    STATE,
+    Record,
+    read_json,
+    read_metrics,
+)
 from labelwise.report.curves import TrainingCurves, read_training_curves
 from labelwise.report.inspection import Inspection, read_inspection
 from labelwise.report.wording import short_names
-from labelwise.run_schema import METRICS, RESULTS, STATE, Record, read_json, read_metrics
 
 TRIALS = "trials"
 FACTOR, RATE = "optimiser.rate_factor", "optimiser.rate"

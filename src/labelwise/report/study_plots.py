@@ -7,11 +7,21 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from labelwise.formatting import cut, number, percent
+from labelwise.report.charts import (
+    MUTED,
+    Chart,
+    file_name,
+    grid,
+    legend,
+    legend_height,
+    log_if_wide,
+    mark,
+    series_style,
+    thinned,
+    whole_epochs,
+)
 from labelwise.report.curves import Points, TrainingCurves
-from labelwise.report.drawing import MUTED, Chart, series_style, thinned
-from labelwise.report.panels import file_name, grid, legend, legend_height, log_if_wide, whole_epochs
 from labelwise.report.study_files import SettingFacts, StudyFacts, TrialEntry, TrialFacts
-from labelwise.report.verdict_marks import mark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

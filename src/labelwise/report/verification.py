@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labelwise.formatting import MISSING, cut, percent
-from labelwise.report.drawing import DASHES, SERIES, Chart
-from labelwise.report.html import for_page, write_page
+from labelwise.report.charts import DASHES, SERIES, Chart
+from labelwise.report.run import for_page, write_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

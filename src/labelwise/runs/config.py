@@ -10,22 +10,20 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from labelwise.config import Config, ConfigSource, to_yaml, validated
+from labelwise.config import Config, ConfigSource, Decides, Scope, ignored_fields, to_yaml, validated, without_fields
 from labelwise.data.options import ReadOptions
-from labelwise.device_setting import checked_device
 from labelwise.errors import ConfigError
-from labelwise.methods.base import Method
-from labelwise.methods.predictions import DEFAULT_K, k_from_data
-from labelwise.methods.presets import PRESET, with_preset
-from labelwise.methods.training_documents import TrainingDocuments
+from labelwise.io.run_schema import CONFIG, MOVING, REPLACEMENT, is_run_folder
+from labelwise.metrics.formulas import check_threshold
 from labelwise.metrics.groups import check_boundaries
 from labelwise.metrics.names import parse_metrics
 from labelwise.metrics.propensity import propensity_constants
-from labelwise.metrics.thresholded import check_threshold
+from labelwise.model.inputs import TrainingDocuments
+from labelwise.model.method import PRESET, Method, with_preset
+from labelwise.model.predictions import DEFAULT_K, k_from_data
 from labelwise.registry import METHODS, method_class, method_names
-from labelwise.result_fields import Decides, Scope, ignored_fields, without_fields
-from labelwise.run_schema import CONFIG, MOVING, REPLACEMENT, is_run_folder
 from labelwise.runs.vectors import vectors_file
+from labelwise.runtime.device_setting import checked_device
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 

@@ -2,31 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import stdev
+from typing import Any
 
 import numpy as np
 
-from labelwise import run_schema as files
 from labelwise.data.dataset import Dataset
-from labelwise.data.document_hash import sample_order
+from labelwise.data.hashing import sample_order
+from labelwise.data.images import data_uri
 from labelwise.formatting import counted
-from labelwise.methods.base import Method
-from labelwise.methods.inputs import predict_in_blocks, predict_in_time
-from labelwise.methods.predictions import MOST_LABELS, best_and_reaching
-from labelwise.methods.training_documents import Overlap
-from labelwise.metrics.confusion import ConfusionCounter
+from labelwise.io import run_schema as files
+from labelwise.io.atomic import replacing
 from labelwise.metrics.evaluate import Evaluation, check_known, check_labelled
+from labelwise.metrics.formulas import LabelCounter
 from labelwise.metrics.names import default_metrics
-from labelwise.metrics.per_label import LabelTable, count_predictions
+from labelwise.metrics.per_label import ConfusionCounter, LabelTable, count_predictions
 from labelwise.metrics.streaming import Evaluator
-from labelwise.metrics.thresholded import LabelCounter
+from labelwise.model.inputs import Overlap, predict_in_blocks, predict_in_time
+from labelwise.model.method import Method
+from labelwise.model.predictions import MOST_LABELS, best_and_reaching
 from labelwise.runs.config import EvaluateSection
-from labelwise.runs.examples import TimedMaps, write_confusions, write_examples
 from labelwise.runs.stopwatch import stopwatch
-from labelwise.time_budget import NO_LIMIT, TimeBudget
-from labelwise.topk import TopK
+from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget
+from labelwise.topk import NO_LABEL, TopK
+
+# --- examples ---
+# What the evaluation of a run keeps for its report: example documents with images, and pairs of confused labels.
+
+MAX_EXAMPLE_CHARACTERS = 600
+MAX_MAPS = 20
+MAX_PAIRS = 200
+"""Pairs of confused labels that are kept."""
+
+
+class TimedMaps:
+    """Draws which parts of an image its best label depends on, as long as there is time."""
+
+    def __init__(self, model: Method, test: Dataset, budget: TimeBudget) -> None:
+        self.model, self.test, self.budget = model, test, budget
+        self.longest = 0.0
+
+    def __call__(self, row: int) -> str | None:
+        """The map as the address of an HTML image; None if it would not be drawn in time, or shows nothing."""
+        if self.budget.remaining() <= self.longest:
+            return None
+        with stopwatch() as drawing:
+            maps: Any = self.model.explain(self.test.take(slice(row, row + 1)), k=1)
+        self.longest = max(self.longest, drawing.seconds)
+        return maps[0].data_uri() if maps else None
+
+
+def write_examples(
+    path: Path,
+    top: TopK,
+    test: Dataset,
+    counts: np.ndarray,
+    limit: int,
+    maps: Callable[[int], str | None] | None = None,
+) -> None:
+    """Write some documents, evenly spread over the test part, with their true and predicted labels.
+
+    `maps` draws which parts of an image its best label depends on; for some, since a map takes many predictions.
+    """
+    rows = np.unique(np.linspace(0, len(test) - 1, min(limit, len(test))).astype(int)) if len(test) else []
+    with replacing(path) as file:
+        drawn = set(np.linspace(0, max(len(rows) - 1, 0), min(MAX_MAPS, len(rows))).astype(int).tolist())
+        for number, row in enumerate(rows):
+            example = _example(int(row), top, test, counts)
+            if maps is not None and number in drawn:
+                example["map"] = maps(int(row))
+            file.write(json.dumps(example, ensure_ascii=False) + "\n")
+
+
+def _example(row: int, top: TopK, test: Dataset, counts: np.ndarray) -> dict[str, Any]:
+    true = test.labels.indices[test.labels.indptr[row] : test.labels.indptr[row + 1]].tolist()
+    predicted = [i for i in top.ids[row].tolist() if i != NO_LABEL]
+
+    def describe(label: int) -> dict[str, Any]:
+        meaning = None if test.label_texts is None else test.label_texts[label]
+        return {"label": test.label_names[label], "text": meaning}
+
+    return {
+        "id": test.ids[row] if test.ids is not None else str(row),
+        "text": _shown(row, test),
+        **({} if (image := data_uri(test, row)) is None else {"image": image}),
+        "truth": [{**describe(i), "count": int(counts[i])} for i in true],
+        "predicted": [
+            {**describe(i), "score": float(s), "correct": i in true}
+            for i, s in zip(predicted, top.scores[row].tolist(), strict=False)
+        ],
+    }
+
+
+def _shown(row: int, test: Dataset) -> str:
+    if test.texts is not None:
+        text = test.texts[row]
+        return text if len(text) <= MAX_EXAMPLE_CHARACTERS else text[:MAX_EXAMPLE_CHARACTERS] + " ..."
+    return test.paths[row] if test.paths is not None else f"document {row}"
+
+
+def write_confusions(path: Path, counter: ConfusionCounter, test: Dataset, occurrences: np.ndarray) -> None:
+    """Write the siblings that are confused most often, with the test documents of each label."""
+
+    def describe(which: str, label: int) -> dict[str, Any]:
+        text = None if test.label_texts is None else test.label_texts[label]
+        return {which: test.label_names[label], f"{which}_text": text, f"{which}_documents": int(occurrences[label])}
+
+    pairs = [
+        {**describe("true", pair.true), **describe("predicted", pair.predicted), "documents": pair.documents}
+        for pair in counter.most_frequent(MAX_PAIRS)
+    ]
+    with replacing(path) as file:
+        file.write(json.dumps({"pairs": pairs}, ensure_ascii=False, indent=1) + "\n")
+
 
 LABEL_TABLE_K = 5
 """Best labels per document that labels.tsv counts if there is no threshold."""
@@ -213,3 +307,98 @@ def _aligned(model: Method, test: Dataset) -> Dataset:
     known = len(model.label_names_)
     others = aligned.label_names if aligned.label_texts is None else aligned.label_texts
     return replace(aligned, label_texts=model.label_texts_ + others[known:])
+
+
+# --- loss curve ---
+# Whether the training loss was still falling when training ended, by the lines that networks log to metrics.jsonl.
+
+WINDOW = 0.2
+"""Fraction of the steps at the end that is compared with as many before."""
+OF_WHOLE_FALL, OF_LOSS = 0.05, 0.01
+"""The loss is falling if it fell by this fraction of all that it fell since the beginning, and of itself, and by more
+than the noise of its means."""
+STANDARD_ERRORS = 2
+MIN_LINES = 5
+VALIDATED = ("nDCG@5", "P@1")
+
+Points = list[tuple[float, float]]
+"""Steps and values, ascending."""
+
+
+def still_falling(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A remark if the loss of a training was still falling at its end; empty for methods without training steps.
+
+    A training whose metric on held-out documents was best before the end is not remarked on: it would gain nothing.
+    """
+    falls = {part: fall for part, lines in _trainings(records).items() if (fall := _fall(lines)) is not None}
+    if not falls:
+        return []
+    part = max(falls, key=lambda one: falls[one])
+    where = f" of {part}" if len(_trainings(records)) > 1 else ""
+    return [
+        f"the training loss{where} was still falling when training ended ({100 * falls[part]:.0f} % lower over the "
+        f"last {100 * WINDOW:.0f} % of steps): more epochs or time would help"
+    ]
+
+
+def _trainings(records: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """The lines of each training. Steps beyond the last one were logged before an interruption."""
+    lines: dict[str, list[Mapping[str, Any]]] = {}
+    for record in records:
+        if record.get("stage") == "fit" and _is_number(record.get("step")):
+            lines.setdefault(str(record.get("part")), []).append(record)
+    return {part: [line for line in of if line["step"] <= of[-1]["step"]] for part, of in lines.items()}
+
+
+def _fall(lines: Sequence[Mapping[str, Any]]) -> float | None:
+    """By which fraction the loss fell in the last steps; None if it had settled, or cannot be known."""
+    losses = _points([line for line in lines if line.get("split") != "valid"], "loss")
+    if len(losses) < MIN_LINES or not _gains_at_the_end([line for line in lines if line.get("split") == "valid"]):
+        return None
+    steps = losses[-1][0]
+    first = _mean(losses, 0, WINDOW / 2 * steps)
+    before = _mean(losses, (1 - 2 * WINDOW) * steps, (1 - WINDOW) * steps)
+    last = _mean(losses, (1 - WINDOW) * steps, steps)
+    fell = before - last
+    enough = max(OF_WHOLE_FALL * (first - last), OF_LOSS * before, STANDARD_ERRORS * _error(losses))
+    return fell / before if fell > enough else None
+
+
+def _error(losses: Points) -> float:
+    """Standard error of the difference of the two means, by the differences of neighbouring lines."""
+    late = [loss for step, loss in losses if step > (1 - 2 * WINDOW) * losses[-1][0]]
+    changes = [after - before for before, after in pairwise(late)]
+    noise = stdev(changes) / math.sqrt(2) if len(changes) > 1 else math.inf
+    return noise * math.sqrt(4 / len(late))
+
+
+def _gains_at_the_end(validations: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the metric on held-out documents was best in the last steps; also without any."""
+    for metric in VALIDATED:
+        points = _points(validations, metric)
+        if points:
+            best = max(points, key=lambda point: (point[1], point[0]))
+            return best[0] > (1 - WINDOW) * points[-1][0]
+    return True
+
+
+def _points(lines: Iterable[Mapping[str, Any]], name: str) -> Points:
+    """The values of one name by step; of steps repeated after an interruption the later line counts."""
+    found = {line["step"]: line[name] for line in lines if _is_number(line.get(name))}
+    return sorted(found.items())
+
+
+def _mean(losses: Points, begin: float, end: float) -> float:
+    """The mean loss of the steps in (begin, end]; each line is the mean since the one before."""
+    total = steps = 0.0
+    previous = 0.0
+    for step, loss in losses:
+        covered = min(step, end) - max(previous, begin)
+        if covered > 0:
+            total, steps = total + covered * loss, steps + covered
+        previous = step
+    return total / steps
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

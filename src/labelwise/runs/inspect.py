@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from labelwise import run_schema as files
 from labelwise.data.dataset import Dataset
-from labelwise.methods.base import Method
+from labelwise.io import run_schema as files
+from labelwise.model.method import Method
 from labelwise.runs.config import InspectSection
+from labelwise.runs.data import RunData
 from labelwise.runs.folder import RunFolder
-from labelwise.runs.load_data import RunData
 
 COLOURS = 7
 """Number of labels that points are coloured by."""

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from labelwise.device_setting import requested_device
-from labelwise.parallel import threads
 from labelwise.registry import installed_versions
+from labelwise.runtime.device_setting import requested_device
+from labelwise.runtime.threads import threads
 
 PACKAGES = ("numpy", "scipy", "numba", "torch", "transformers")
 

@@ -12,18 +12,25 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.costs import Constants, Cost, DataShape, Fit, Machine, on_machine
+from labelwise.costs import (
+    Constants,
+    Cost,
+    DataShape,
+    Fit,
+    Machine,
+    on_machine,
+)
 from labelwise.data.dataset import Dataset
+from labelwise.data.describe import word_counts
 from labelwise.data.out_of_core import scratch_beside
-from labelwise.data.stats import word_counts
 from labelwise.errors import ConfigError
 from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf
 from labelwise.formatting import duration, size
-from labelwise.free_memory import free_memory
-from labelwise.parallel import threads
 from labelwise.registry import method_package
 from labelwise.runs.config import RunConfig
-from labelwise.runs.load_data import load_run_data
+from labelwise.runs.data import load_run_data
+from labelwise.runtime.memory import free_memory
+from labelwise.runtime.threads import threads
 
 log = logging.getLogger("labelwise")
 

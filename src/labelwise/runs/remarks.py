@@ -8,8 +8,7 @@ from typing import Any
 from labelwise.formatting import percent
 from labelwise.metrics.result import Evaluation, cut_remarks
 from labelwise.report.wording import family_and_k, sorted_metrics
-from labelwise.runs.evaluate import ModelEvaluation
-from labelwise.runs.loss_curve import still_falling
+from labelwise.runs.evaluate import ModelEvaluation, still_falling
 
 SEEN_IN_TRAINING = "the model has seen them with their labels, so these scores are higher than on new documents"
 CALIBRATION = "calibration: "

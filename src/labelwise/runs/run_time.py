@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from labelwise.time_budget import NO_LIMIT, TimeBudget
+from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget
 
 log = logging.getLogger("labelwise")
 

@@ -5,48 +5,282 @@
 
 from __future__ import annotations
 
+import gc
+import hashlib
 import json
 import logging
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from labelwise import run_schema as files
 from labelwise.data.dataset import Dataset
-from labelwise.data.document_hash import document_hashes
+from labelwise.data.describe import statistics
+from labelwise.data.hashing import document_hashes
 from labelwise.data.out_of_core import scratch_at
-from labelwise.data.stats import statistics
-from labelwise.device_setting import AUTO, CPU, using_device
+from labelwise.data.rows import concat
 from labelwise.errors import ConfigError, MissingDependencyError
 from labelwise.executors.launcher import Launcher
-from labelwise.fit_context import FitContext
-from labelwise.methods.base import Method, load
-from labelwise.methods.card import Reading, Scores, update_card
+from labelwise.io import run_schema as files
+from labelwise.io.atomic import LOCK, lock_folder
+from labelwise.io.folder import MANIFEST
+from labelwise.io.run_schema import SCRATCH, TIME
 from labelwise.methods.popularity import Popularity
-from labelwise.methods.threshold import CalibrationReport
 from labelwise.metrics.evaluate import check_known, check_labelled
 from labelwise.metrics.names import parse_metric
 from labelwise.metrics.result import Evaluation
 from labelwise.metrics.saved_predictions import SavedPredictions
-from labelwise.parallel import using_threads
-from labelwise.process_group import noticing_lost_ranks, on_rank_zero, rank
+from labelwise.model.calibration import CalibrationReport
+from labelwise.model.card import Reading, Scores, update_card
+from labelwise.model.method import Method, load
+from labelwise.registry import methods_that
 from labelwise.runs.config import RunConfig
+from labelwise.runs.data import CALIBRATION, RunData, hold_out, load_run_data
 from labelwise.runs.evaluate import ModelEvaluation, evaluate_model, sample
 from labelwise.runs.folder import RunFolder, folder_bytes
 from labelwise.runs.inspect import can_be_inspected, inspect
-from labelwise.runs.launched import check_launcher
-from labelwise.runs.load_data import CALIBRATION, RunData, hold_out, load_run_data
 from labelwise.runs.machine import peak_memory
-from labelwise.runs.other_ranks import announce, check_ranks, end_training, release_ranks, train_with_rank_zero
-from labelwise.runs.refit import carry_over, check_resumable, documents_to_refit, is_refitted, record_refit
 from labelwise.runs.remarks import run_remarks, with_calibration
 from labelwise.runs.run_time import REPORT_SECONDS, RunTime
 from labelwise.runs.stopwatch import Stopwatch, stopwatch
-from labelwise.time_budget import TimeBudget
+from labelwise.runtime.device_setting import AUTO, CPU, using_device
+from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.process_group import leave_ranks, n_ranks, noticing_lost_ranks, on_rank_zero, rank, rejoin_ranks
+from labelwise.runtime.threads import using_threads
+from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget
+from labelwise.strings import Strings
+
+if TYPE_CHECKING:
+    from labelwise.model.method import Method
+    from labelwise.runs.config import RunConfig
+    from labelwise.runs.data import RunData
+    from labelwise.runs.folder import RunFolder
+
+
+# --- refit ---
+# The refit of a run: after the scores are known, the model is trained once more, on the held-out documents as well.
+#
+# The scores stay those of the judged model, which has not seen the test documents. The saved model gets the calibration
+# of the judged one: this assumes that a score means the same after training on more documents of the same kind. There
+# are no documents left to fit another calibration on.
+#
+# Until the refitted model is complete, the judged one is the model of the run; one step replaces it. Which of the two
+# is in the folder follows from the number of documents that it was trained on.
+
+
+def is_refitted(model: Method, data: RunData) -> bool:
+    """Whether a model has seen more documents than the training part has."""
+    return model.refits and model.n_documents_ > len(data.train)
+
+
+def check_resumable(run: RunFolder, data: RunData, held_out: Dataset | None) -> None:
+    """Refuse to judge a model on documents that it was trained on: its figures must exist already."""
+    needed = {files.RESULTS: data.test is not None, files.CALIBRATION: held_out is not None}
+    missing = [name for name, wanted in needed.items() if wanted and not (run / name).exists()]
+    if missing:
+        raise ConfigError(
+            f"{run.path}: the model was trained on all documents, also the held-out ones, and {missing[0]} is missing; "
+            "--force starts over"
+        )
+
+
+def documents_to_refit(data: RunData, held_out: Dataset | None, validates: bool, scratch: Path | None) -> Dataset:
+    """All documents of a run, or all but the valid part if the method stops early on that."""
+    kept_out = data.valid if validates else None
+    parts = {id(part): part for part in (data.train, held_out, data.valid, data.test) if part is not None}
+    return concat([part for part in parts.values() if part is not kept_out], data.train.name, scratch=scratch)
+
+
+def carry_over(judged: Method, model: Method) -> None:
+    """Give the refitted model the calibration of the judged one, and its scores on the card."""
+    before = judged.card_
+    kept = {"reading": before.reading, "scores": before.scores, "calibration": before.calibration}
+    model.calibration_ = judged.calibration_
+    model.card_ = model.card_.model_copy(update=kept).with_change(
+        f"trained on all {model.n_documents_:,} documents; scores and calibration are those of a model trained on "
+        f"{judged.n_documents_:,} of them",
+        refit=True,
+    )
+
+
+def record_refit(run: RunFolder, model: Method, judged_documents: int) -> None:
+    """Note in results.json, if there is one, that the saved model is not the one with these scores."""
+    path = run / files.RESULTS
+    if not path.exists():
+        return
+    seconds = [entry["seconds"] for entry in run.records() if entry["stage"] == files.REFIT and "done" in entry]
+    results = json.loads(path.read_text("utf-8"))
+    results["refit"] = {
+        "n_documents": model.n_documents_,
+        "n_judged": judged_documents,
+        "n_labels": len(model.label_names_),
+        "bytes": folder_bytes(run / files.MODEL),
+        "seconds": sum(seconds),
+    }
+    files.validate(results, files.Results, path)
+    run.write_json(files.RESULTS, results)
+
+
+# --- other ranks ---
+# A run under torchrun: rank 0 is the run, the other ranks only train with it and write nothing.
+#
+# Rank 0 announces each training to the others (a resumed run may have none left, a refit is a second one) and then that
+# there is no other. They free their memory and wait until the run is finished: torchrun ends on a node five minutes
+# after the processes there have, and with it the store of all nodes, if it is on that one.
+
+Announcement = tuple[str, float, float]
+"""What is trained (`fit` or `refit`), the seconds of its time budget, and those that are left of it."""
+
+
+def check_ranks(method: Method) -> None:
+    """Refuse several ranks for a method that they cannot train together."""
+    if n_ranks() > 1 and not method.trains_on_ranks:
+        raise ConfigError(
+            f"{method.name} trains in one process, with threads: start it without torchrun"
+            + ("; its members can be trained under torchrun, each alone" if method.name == "ensemble" else "")
+        )
+
+
+def announce(what: str, budget: TimeBudget) -> None:
+    """Let the other ranks train with rank 0."""
+    if n_ranks() > 1:
+        on_rank_zero(lambda: (what, budget.seconds, budget.remaining()))
+
+
+def end_training() -> None:
+    """Let the other ranks free their memory: there is no other training, and rank 0 works alone."""
+    if n_ranks() > 1:
+        on_rank_zero(_nothing)
+        leave_ranks()
+
+
+def release_ranks() -> None:
+    """Let the other ranks end: rank 0 has finished the run."""
+    if n_ranks() > 1:
+        rejoin_ranks()
+        on_rank_zero(_nothing)
+        leave_ranks()
+
+
+def train_with_rank_zero(config: RunConfig, run: RunFolder, force: bool) -> None:
+    """Train what rank 0 trains, then wait for its end; evaluation, reports and all files are rank 0's."""
+    logging.getLogger("labelwise").setLevel(logging.ERROR)  # rank 0 says it all
+    _train_all(config, run, force)
+    _free_memory()
+    on_rank_zero(_nothing)
+
+
+def _train_all(config: RunConfig, run: RunFolder, force: bool) -> None:
+    """Read the data and train until rank 0 announces that there is no other training."""
+
+    with (
+        using_threads(config.run.threads),
+        tempfile.TemporaryDirectory() as temporary,
+        scratch_at(Path(temporary) / files.SCRATCH, config.data.mapped) as scratch,
+    ):
+
+        @cache
+        def data() -> tuple[RunData, Dataset | None]:
+            return split_for_calibration(config, load_run_data(config.data, scratch), scratch)
+
+        if force or not (run.current_path() / files.MODEL).exists():
+            data()  # at the same time as rank 0
+        while (announced := on_rank_zero(_nothing)) is not None:
+            what, seconds, left = announced
+            parts, held_out = data()
+            model = config.make_method()
+            train, valid = parts.train, parts.valid
+            if what == files.REFIT:
+                train = documents_to_refit(parts, held_out, model.validates, scratch)
+                valid = parts.valid if model.validates else None
+            model.fit(train, valid=valid, context=FitContext(budget=TimeBudget(seconds, time.monotonic() + left)))
+
+
+def _free_memory() -> None:
+    """Free data and models, also those that are in cycles, and what torch keeps of the GPU."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _nothing() -> Announcement | None:
+    return None
+
+
+# --- launched ---
+# Runs with `--launcher`: what it cannot be combined with, and models and documents on their way to tasks.
+
+
+def check_launcher(config: RunConfig, method: Method, launcher: Launcher) -> None:
+    """Refuse tasks for a method that has none, and with what decides by the clock of one process."""
+    if launcher.is_local:
+        return
+    option = f"--launcher {launcher.name}"
+    if n_ranks() > 1:
+        raise ConfigError(f"{option}: not under torchrun; use one of the two")
+    if not method.refits:
+        raise ConfigError(f"{option}: the members of this ensemble are trained already; leave the option out")
+    if not method.trains_in_tasks:
+        raise ConfigError(
+            f"{option}: training {method.name} has no parts that share nothing, as {methods_that('trains_in_tasks')} "
+            "have. Leave the option out; several processes train a network together under torchrun"
+        )
+    given = {"run.time_budget": config.run.time_budget, "model's time_budget": method.time_budget}
+    for name, seconds in given.items():
+        if seconds is not None:
+            raise ConfigError(f"{name}: not with {option}, because one process has to measure its pace; leave out one")
+
+
+def manifest_hash(folder: Path) -> str:
+    """A hash that changes with any file of a model folder."""
+    return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
+
+
+class OpenModel:
+    """A model of a folder; tasks in other processes get the path and load it once."""
+
+    def __init__(self, folder: Path, model: Method) -> None:
+        self.folder, self.model = folder.absolute(), model
+
+    def __reduce__(self) -> tuple:
+        return _opened, (self.folder, manifest_hash(self.folder))
+
+
+def _opened(folder: Path, expected: str) -> OpenModel:
+    from labelwise.model.method import load
+
+    try:
+        found = manifest_hash(folder)
+    except OSError:
+        found = None
+    if found != expected:
+        raise ConfigError(
+            f"{folder}: a worker does not see this model, or sees another: it must be on a file system that all nodes "
+            "share, under the same path"
+        )
+    return OpenModel(folder, load(folder))
+
+
+def to_send(documents: Any) -> Any:
+    """Documents without the texts of others, with which they may share a buffer."""
+    if isinstance(documents, Strings):
+        return documents.compact()
+    if isinstance(documents, Dataset):
+        texts, ids, paths = (_compact(given) for given in (documents.texts, documents.ids, documents.paths))
+        return replace(documents, texts=texts, ids=ids, paths=paths)
+    return documents
+
+
+def _compact(given: Strings | None) -> Strings | None:
+    return None if given is None else given.compact()
+
 
 log = logging.getLogger("labelwise")
 
@@ -107,7 +341,7 @@ def train(
 def check_device(method: Method, given: str | None) -> None:
     """Refuse a GPU for a method that computes on the CPU, and one that is not there."""
     if "torch" in method.needs:
-        from labelwise.device import computing_device
+        from labelwise.runtime.device import computing_device
 
         computing_device()
     elif given not in (None, AUTO, CPU):
@@ -352,7 +586,7 @@ def _keep_predictions(run: RunFolder, measured: ModelEvaluation, popularity: Eva
 
 
 def _write_report(run: RunFolder) -> None:
-    from labelwise.report.html import write_report
+    from labelwise.report.run import write_report
 
     try:
         with _timed(run, "report"):
@@ -388,3 +622,46 @@ def _peak_bytes(run: RunFolder) -> int | None:
     """Peak memory over all processes of this run."""
     peaks = [entry.get("peak_bytes") for entry in run.records()] + [peak_memory()]
     return max((peak for peak in peaks if peak), default=None)
+
+
+# --- repetitions ---
+# Trains single repetitions of a model that consists of independent parts, each in a separate process.
+
+
+def train_repetitions(config: RunConfig, numbers: Sequence[int], begin: float | None = None) -> Path:
+    """Train the given repetitions on the data of a run; returns the folder of finished repetitions.
+
+    `begin` is when the time budget of the run began, on the monotonic clock; None: now.
+    """
+    begin = time.monotonic() if begin is None else begin
+    model = config.make_method()
+    numbers = sorted(set(numbers))
+    try:
+        parts = model.check_parts(numbers)
+    except ConfigError as error:
+        raise ConfigError(f"--repetition: {error}") from None
+    model.check_needs()
+    with using_threads(config.run.threads):
+        work = parts / ("work-" + "-".join(f"{number:03d}" for number in numbers))
+        try:
+            work.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--repetition: {work} cannot be created: {error.strerror}") from None
+        with lock_folder(work, ConfigError(f"{work}: another process is working on the same repetition")):
+            try:
+                with scratch_at(work / SCRATCH, config.data.mapped) as scratch:
+                    data, _ = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
+                    budget = NO_LIMIT.limited(config.run.time_budget, work / f"run-{TIME}", begin)
+                    folder = model.fit_parts(data.train, numbers, data.valid, FitContext(work, budget=budget))
+            except BaseException:
+                _remove_empty(work)
+                raise
+        shutil.rmtree(work, ignore_errors=True)
+    return folder
+
+
+def _remove_empty(work: Path) -> None:
+    """Remove the work folder if nothing has been trained yet."""
+    with suppress(OSError):
+        if [path.name for path in work.iterdir()] == [LOCK]:
+            shutil.rmtree(work)

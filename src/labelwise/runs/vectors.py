@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from labelwise.data.blocks import Blocks
+from labelwise.data.csr import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError
-from labelwise.methods.base import Method
+from labelwise.model.method import Method
 from labelwise.strings import Strings
 
 TFIDF = "tfidf"

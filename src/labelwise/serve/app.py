@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -13,24 +15,109 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from labelwise import __version__
 from labelwise.errors import LabelwiseError
 from labelwise.formatting import cut
-from labelwise.serve.annif_routes import add_annif_routes
-from labelwise.serve.counters import STARTED, Counters
-from labelwise.serve.direct import Direct
-from labelwise.serve.gate import Gate, KeyCheck, unexpected
-from labelwise.serve.keys import ApiKeys
+from labelwise.serve.annif import add_annif_routes
+from labelwise.serve.gate import ROUTE, STARTED, ApiKeys, Counters, Gate, KeyCheck, unexpected
 from labelwise.serve.model_routes import add_model_routes, json_response
+from labelwise.serve.models import LOADING_RETRY, ServedModels
 from labelwise.serve.openapi import add_openapi, problems
-from labelwise.serve.pages import add_pages
-from labelwise.serve.prediction_routes import add_prediction_routes
-from labelwise.serve.problems import Problem, from_error
-from labelwise.serve.schemas import Health, Readiness
-from labelwise.serve.served import LOADING_RETRY, ServedModels
+from labelwise.serve.predictions import add_prediction_routes
+from labelwise.serve.schemas import Health, Problem, Readiness, from_error, not_found
 from labelwise.serve.settings import Settings
+
+# --- pages ---
+# The page, its files and the page of the API: all from the package, without anything of other servers.
+
+TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+@cache
+def static_files() -> dict[str, tuple[bytes, str, str]]:
+    """Content, media type and version of each file, by name; read once, so that no request names a path."""
+    import hashlib
+
+    found = {}
+    for file in (files("labelwise.serve") / "static").iterdir():
+        extension = file.name.rpartition(".")[2]
+        if extension in TYPES:
+            content = file.read_bytes()
+            tag = '"' + hashlib.sha256(content).hexdigest()[:16] + '"'
+            found[file.name] = (content, f"{TYPES[extension]}; charset=utf-8", tag)
+    return found
+
+
+def add_pages(app: FastAPI, service: Service) -> None:
+    """Add the routes to the app."""
+    del service
+
+    @app.get("/", include_in_schema=False)
+    async def page(request: Request) -> Response:
+        return _file("index.html", request)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs(request: Request) -> Response:
+        return _file("docs.html", request)
+
+    @app.get("/static/{name}", include_in_schema=False)
+    async def static(name: str, request: Request) -> Response:
+        return _file(name, request)
+
+    @app.get("/favicon.ico", include_in_schema=False)
+    async def icon(request: Request) -> Response:
+        return _file("icon.svg", request)
+
+
+def _file(name: str, request: Request) -> Response:
+    found = static_files().get(name)
+    if found is None:
+        raise not_found("file", name)
+    content, media_type, tag = found
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, headers=headers, media_type=media_type)
+
+
+# --- direct ---
+# Calls the endpoints that get nearly all requests without FastAPI's routing, which takes longer than they do.
+#
+# They are FastAPI's routes all the same: declared, described and tested there. They take a name and the request, check
+# everything themselves and return a response, so nothing else of FastAPI is needed for them.
+
+PATHS = ("/v1/models/{name}/predict", "/v1/projects/{project_id}/suggest")
+
+
+class Direct:
+    """The application, with a short way to some POST routes of the form /v1/KIND/NAME/ACTION."""
+
+    def __init__(self, app: FastAPI, routes: Iterable[APIRoute]) -> None:
+        self.app = app
+        self.endpoints: dict[tuple[str, str], tuple[str, Callable[[str, Request], Awaitable[Response]]]] = {}
+        for route in routes:
+            if route.path in PATHS:
+                _, _, kind, _, action = route.path.split("/")
+                self.endpoints[kind, action] = route.path, route.endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        parts: list[str] = scope["path"].split("/") if scope["type"] == "http" and scope["method"] == "POST" else []
+        found = self.endpoints.get((parts[2], parts[4])) if len(parts) == 5 and parts[1] == "v1" else None
+        if found is None:
+            await self.app(scope, receive, send)
+            return
+        scope[ROUTE], endpoint = found
+        try:
+            response = await endpoint(parts[3], Request(scope, receive))
+        except Problem as problem:
+            response = problem.response(scope["path"])
+        except LabelwiseError as error:
+            response = from_error(error).response(scope["path"])
+        await response(scope, receive, send)
+
 
 ABOUT = """Labels for texts and images by models of labelwise.
 

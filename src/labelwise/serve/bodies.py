@@ -18,8 +18,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from labelwise.formatting import cut, size
-from labelwise.serve.problems import Problem, from_validation
-from labelwise.serve.schemas import MAX_LABELS
+from labelwise.serve.schemas import MAX_LABELS, Problem, from_validation
 from labelwise.serve.settings import Settings
 
 JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labelwise.commands.describe import describe_model
 from labelwise.errors import ConfigError, import_required
-from labelwise.methods.base import Method, load
-from labelwise.methods.card import PAGE_FILE
-from labelwise.methods.top_words import top_words
-from labelwise.run_schema import model_folder
-from labelwise.runs.describe import describe_model
+from labelwise.io.folder import MANIFEST
+from labelwise.io.run_schema import model_folder
+from labelwise.model.card import PAGE_FILE
+from labelwise.model.explanation import top_words
+from labelwise.model.method import Method, load
 from labelwise.serve.answers import Fields, LabelStarts
 from labelwise.serve.label_search import LabelSearch
-from labelwise.store import MANIFEST
 
 TEXT, IMAGE = "text", "image"
 Stamp = tuple[tuple[str, int, int, int], ...]

@@ -13,12 +13,7 @@ from starlette.responses import Response
 
 from labelwise.serve.loading import LoadedModel
 from labelwise.serve.openapi import problems
-from labelwise.serve.problems import Problem
-from labelwise.serve.schemas import (
-    LabelList,
-    ModelDetails,
-    ModelList,
-)
+from labelwise.serve.schemas import LabelList, ModelDetails, ModelList, Problem
 from labelwise.serve.settings import Settings
 
 if TYPE_CHECKING:

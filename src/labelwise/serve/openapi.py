@@ -10,14 +10,16 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.responses import JSONResponse
 
-from labelwise.serve.problems import MEDIA_TYPE, PROJECTS, ProblemDetails
 from labelwise.serve.schemas import (
+    MEDIA_TYPE,
+    PROJECTS,
     AnnifBatch,
     AnnifForm,
     ExplainOptions,
     ExplainRequest,
     PredictOptions,
     PredictRequest,
+    ProblemDetails,
 )
 
 REF = "#/components/schemas/{model}"

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from labelwise.serve.lingering import Lingering
-from labelwise.serve.problems import Problem
+from labelwise.serve.schemas import Problem
 from labelwise.serve.stalled import Stalled
 
 HEADER_SECONDS = 20

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from labelwise.serve.problems import Problem
 from labelwise.serve.protocol import LimitedProtocol
+from labelwise.serve.schemas import Problem
 
 MAX_HEAD = 64 * 1024
 """Bytes of a head, or of what follows a body in chunks."""

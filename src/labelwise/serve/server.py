@@ -21,9 +21,9 @@ from starlette.types import ASGIApp
 from uvicorn.supervisors import Multiprocess
 
 from labelwise.errors import ConfigError
-from labelwise.parallel import threads
+from labelwise.runtime.threads import threads
 from labelwise.serve.app import create_app
-from labelwise.serve.keys import ApiKeys
+from labelwise.serve.gate import ApiKeys
 from labelwise.serve.loading import load_model
 from labelwise.serve.logs import event, set_up_logs
 from labelwise.serve.protocol import protocol_factory

@@ -9,9 +9,9 @@ from typing import Any
 
 from labelwise.errors import ConfigError, did_you_mean
 from labelwise.formatting import printable
-from labelwise.methods.base import Method
+from labelwise.model.method import Method
 from labelwise.registry import registered
-from labelwise.testing.folder_checks import CHECKS
+from labelwise.testing.checks import CHECKS
 from labelwise.testing.subject import Subject
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from labelwise.methods.base import Method
+from labelwise.model.method import Method
 from labelwise.testing.planted import PLANTED, planted
 from labelwise.testing.require import require
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labelwise.data.atomic_folder import data_folder
-from labelwise.data.document_hash import hash_fraction
+from labelwise.data.hashing import hash_fraction
 from labelwise.errors import DataError
+from labelwise.io.atomic import data_folder
 
 TEST_FRACTION = 0.2
 
@@ -58,8 +58,8 @@ def write_corpus(
     A text goes to train or test by its hash, so the split does not change when other documents come or go.
     `limit` is the number of documents to keep, also chosen by hash.
     """
+    from labelwise.data.csr import labels_from_lists
     from labelwise.data.dataset import Dataset
-    from labelwise.data.label_space import labels_from_lists
     from labelwise.data.write import write_splits
     from labelwise.strings import Strings
 

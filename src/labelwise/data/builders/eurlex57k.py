@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from labelwise.data.splits import ALIASES
+from labelwise.data.options import ALIASES
 from labelwise.errors import DataError
 
 CONCEPTS = "eurovoc_concepts.jsonl"
@@ -23,8 +23,8 @@ _MISSING = object()
 
 def prepare(unpacked: Path, ready: Path) -> None:
     """Write `train_texts.txt`, `train_labels.txt` and so on, and label texts if the source has them."""
+    from labelwise.data.csr import labels_from_lists
     from labelwise.data.dataset import Dataset
-    from labelwise.data.label_space import labels_from_lists
     from labelwise.data.write import write_splits
     from labelwise.strings import Strings
 
@@ -92,7 +92,7 @@ def labels_of(document: dict[str, Any], where: str) -> list[str]:
 
 
 def _write_label_names(unpacked: Path, ready: Path) -> None:
-    from labelwise.data.files import write_stream
+    from labelwise.data.stream import write_stream
 
     source = unpacked / CONCEPTS
     if not source.is_file():

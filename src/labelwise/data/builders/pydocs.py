@@ -18,7 +18,7 @@ from typing import Any
 
 from labelwise.data.builders.corpus import BuiltCorpus, Document, write_corpus
 from labelwise.errors import DataError, did_you_mean
-from labelwise.progress import progress
+from labelwise.runtime.progress import progress
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.data.accumulators import LabelAccumulator, TextAccumulator
 from labelwise.data.dataset import Dataset
-from labelwise.data.files import first_bytes, write_stream
 from labelwise.data.formats.base import Format
-from labelwise.data.formats.checks import (
+from labelwise.data.formats.lines import WRITE_ROWS
+from labelwise.data.options import ReadOptions, split_files, stem_and_extension
+from labelwise.data.stream import ByteBlock, first_bytes, line_bounds, text_blocks, write_stream
+from labelwise.data.tables import (
     BLANKS,
     LINE_ENDS,
+    LabelAccumulator,
+    TextAccumulator,
     refuse_empty,
     refuse_label_names,
     refuse_line_ends,
@@ -25,10 +28,6 @@ from labelwise.data.formats.checks import (
     texts_of,
     used_label_names,
 )
-from labelwise.data.formats.line_files import WRITE_ROWS
-from labelwise.data.options import ReadOptions
-from labelwise.data.splits import split_files, stem_and_extension
-from labelwise.data.stream import ByteBlock, line_bounds, text_blocks
 from labelwise.errors import ConfigError, DataError
 from labelwise.strings import Strings
 
@@ -52,7 +51,7 @@ def parts(folder: Path) -> dict[str, Path]:
 
 
 def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Dataset:
-    from labelwise.kernels.formats.fields import leading_fields
+    from labelwise.kernels.fields import leading_fields
 
     prefix = options.label_prefix.encode()
     if not prefix or _BLANK.search(prefix):

@@ -11,12 +11,10 @@ import re
 from pathlib import Path
 
 from labelwise.data.dataset import Dataset, labels_from_lists
-from labelwise.data.files import first_bytes, open_stream
 from labelwise.data.formats.base import Format
-from labelwise.data.formats.checks import refuse_empty
-from labelwise.data.options import ReadOptions
-from labelwise.data.splits import (
+from labelwise.data.options import (
     LABEL_NAMES,
+    ReadOptions,
     canonical_split,
     files_in,
     named_parts,
@@ -24,7 +22,8 @@ from labelwise.data.splits import (
     split_of,
     stem_and_extension,
 )
-from labelwise.data.stream import decoded_line, text_codec, warn_replaced
+from labelwise.data.stream import decoded_line, first_bytes, open_stream, text_codec, warn_replaced
+from labelwise.data.tables import refuse_empty
 from labelwise.strings import Strings
 
 NAME = "fulltext"

@@ -14,12 +14,11 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.dataset import Dataset
-from labelwise.data.files import first_bytes, open_stream
 from labelwise.data.formats.base import Format
-from labelwise.data.options import ReadOptions
-from labelwise.data.splits import files_in, named_parts, plain_name, split_of
+from labelwise.data.options import ReadOptions, files_in, named_parts, plain_name, split_of
+from labelwise.data.stream import first_bytes, open_stream
 from labelwise.errors import DataError
-from labelwise.free_memory import free_memory
+from labelwise.runtime.memory import free_memory
 from labelwise.strings import Strings
 
 NAME = "idx"

@@ -15,13 +15,12 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
+from labelwise.data.csr import sorted_label_names
 from labelwise.data.dataset import Dataset
-from labelwise.data.files import first_bytes
 from labelwise.data.formats.base import Format
-from labelwise.data.image_files import EXTENSIONS, is_image_name
-from labelwise.data.label_space import sorted_label_names
-from labelwise.data.options import ReadOptions
-from labelwise.data.splits import (
+from labelwise.data.images import EXTENSIONS, is_image_name
+from labelwise.data.options import (
+    ReadOptions,
     canonical_split,
     files_in,
     named_parts,
@@ -29,6 +28,7 @@ from labelwise.data.splits import (
     split_of,
     stem_and_extension,
 )
+from labelwise.data.stream import first_bytes
 from labelwise.errors import DataError
 from labelwise.strings import Strings
 

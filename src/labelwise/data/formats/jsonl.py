@@ -16,15 +16,11 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from labelwise.data.accumulators import LabelAccumulator, TextAccumulator
 from labelwise.data.dataset import Dataset, Features
-from labelwise.data.files import first_bytes, write_stream
 from labelwise.data.formats.base import Format
-from labelwise.data.formats.checks import NO_DOCUMENTS, near_miss
-from labelwise.data.formats.columns import missing_columns
-from labelwise.data.options import ReadOptions, how_to_set
-from labelwise.data.splits import split_files, stem_and_extension
-from labelwise.data.stream import text_blocks
+from labelwise.data.options import ReadOptions, how_to_set, split_files, stem_and_extension
+from labelwise.data.stream import first_bytes, text_blocks, write_stream
+from labelwise.data.tables import NO_DOCUMENTS, LabelAccumulator, TextAccumulator, missing_columns, near_miss
 from labelwise.errors import DataError
 
 NAME = "jsonl"

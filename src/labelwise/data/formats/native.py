@@ -13,11 +13,10 @@ import numpy as np
 
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
-from labelwise.data.options import ReadOptions
+from labelwise.data.options import ReadOptions, canonical_split, sharded_parts, sharded_split, split_of
 from labelwise.data.out_of_core import merge_shards
-from labelwise.data.splits import canonical_split, sharded_parts, sharded_split, split_of
 from labelwise.errors import DataError, ModelFormatError
-from labelwise.store import (
+from labelwise.io.folder import (
     MANIFEST,
     Folder,
     csr_from_tensors,

@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from labelwise.data.accumulators import no_labels
 from labelwise.data.dataset import Dataset
-from labelwise.data.files import first_bytes
 from labelwise.data.formats.base import Format
-from labelwise.data.formats.checks import refuse_empty
-from labelwise.data.options import ReadOptions
+from labelwise.data.options import ReadOptions, split_files
 from labelwise.data.recordio import MAGIC, image_records, member_path
-from labelwise.data.splits import split_files
+from labelwise.data.stream import first_bytes
+from labelwise.data.tables import no_labels, refuse_empty
 from labelwise.strings import Strings
 
 NAME, EXTENSION = "recordio", ".rec"

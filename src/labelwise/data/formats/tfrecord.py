@@ -13,7 +13,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -22,14 +24,103 @@ import numpy as np
 from labelwise.data.csr import read_only_arrays
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
-from labelwise.data.formats.checks import refuse_empty
-from labelwise.data.formats.sparse_rows import READ_BYTES, ParsedRows, SparseDatasetBuilder, sparse_features, write_rows
-from labelwise.data.formats.tfrecord_blocks import COPY_AGAIN, RecordBlock, record_blocks, record_location
-from labelwise.data.options import ReadOptions
-from labelwise.data.splits import files_in, plain_name, sharded_parts, sharded_split, split_of, stem_and_extension
-from labelwise.data.stream import first_bytes
+from labelwise.data.formats.sparse_text import (
+    READ_BYTES,
+    ParsedRows,
+    SparseDatasetBuilder,
+    sparse_features,
+    write_rows,
+)
+from labelwise.data.options import (
+    ReadOptions,
+    files_in,
+    plain_name,
+    sharded_parts,
+    sharded_split,
+    split_of,
+    stem_and_extension,
+)
+from labelwise.data.stream import FIRST_BLOCK_BYTES, ByteBlock, InputStream, blocks_ahead, fill, first_bytes
+from labelwise.data.tables import refuse_empty
 from labelwise.errors import DataError
-from labelwise.parallel import run_stream
+from labelwise.runtime.threads import run_stream
+
+# --- tfrecord blocks ---
+# Streams TFRecord files as blocks of whole records that a thread reads ahead.
+#
+# The checksums of lengths are checked here, because blocks are cut by lengths.
+
+COPY_AGAIN = "copy or write the file again"
+
+
+@dataclass(frozen=True, eq=False)
+class RecordBlock(ByteBlock):
+    """Whole records: their bytes, the first one's number (`first_line`), the count (`lines`), and the offset."""
+
+    first_byte: int = 0
+    fault: str | None = None
+    """The fault of the next record, in a last block without records, so that faults are reported in file order."""
+
+
+def record_blocks(path: str | Path, block_bytes: int) -> Generator[RecordBlock, None, None]:
+    """The file's records in blocks of about `block_bytes`; a longer record gets a longer block."""
+    return blocks_ahead(path, block_bytes, _cut_records)
+
+
+def _cut_records(stream: InputStream, block_bytes: int) -> Iterator[RecordBlock]:
+    """Blocks that end at a record's end; an incomplete record at the end of a buffer is carried over to the next."""
+    from labelwise.kernels import tfrecord as kernel
+
+    carried = bytearray()
+    number, offset = 1, 0
+    size = min(block_bytes, FIRST_BLOCK_BYTES)
+    ended = False
+    while not ended:
+        buffer = bytearray(max(size, 2 * len(carried)))
+        buffer[: len(carried)] = carried
+        size = block_bytes
+        filled, ended = fill(stream, buffer, len(carried))
+        data = np.frombuffer(buffer, np.uint8)
+        fault, end, count = kernel.complete_records(data, filled)
+        if count:
+            yield RecordBlock(data[:end], number, count, first_byte=offset)
+        number, offset = number + count, offset + end
+        if fault != kernel.FINE:
+            yield _faulty(number, offset, _tfrecord_blocks_explain(data, fault, end, number))
+            return
+        carried = buffer[end:filled]
+    if carried:
+        yield _faulty(number, offset, _explain_truncation(carried))
+
+
+def _faulty(number: int, offset: int, what: str) -> RecordBlock:
+    return RecordBlock(
+        np.empty(0, np.uint8), number, 0, first_byte=offset, fault=f"{record_location(number, offset)}: {what}"
+    )
+
+
+def record_location(number: int, offset: int) -> str:
+    """The location of a record, for messages."""
+    return f"record {number:,} at byte {offset:,}"
+
+
+def _tfrecord_blocks_explain(data: np.ndarray, fault: int, position: int, number: int) -> str:
+    from labelwise.kernels import tfrecord as kernel
+
+    if fault == kernel.TOO_LONG:
+        length = int.from_bytes(data[position : position + 8].tobytes(), "little")
+        return f"its length is {length:,} bytes; at most {kernel.MAX_RECORD_BYTES:,} are accepted"
+    if number == 1:
+        return f"the checksum of its length is wrong: this is not a TFRecord file, or it is damaged; {COPY_AGAIN}"
+    return f"the checksum of its length is wrong: the file is damaged here or before; {COPY_AGAIN}"
+
+
+def _explain_truncation(rest: bytearray) -> str:
+    if len(rest) < 12:
+        return f"the file is truncated: {len(rest)} bytes are left, but a record has a header of 12; {COPY_AGAIN}"
+    needed = int.from_bytes(rest[:8], "little") + 16
+    return f"the file is truncated: the record takes {needed:,} bytes and {len(rest):,} are left; {COPY_AGAIN}"
+
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +148,7 @@ def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Datase
 
 def _parse(block: RecordBlock, path: Path) -> tuple[ParsedRows, str | None]:
     """The rows of a block, and the name of a feature that is not read, if there is one."""
-    from labelwise.kernels.formats import example_records as kernel
+    from labelwise.kernels import tfrecord as kernel
 
     if block.fault is not None:
         raise DataError(block.fault, path)
@@ -86,7 +177,7 @@ def _name_at(data: np.ndarray, position: int) -> str:
 
 def _explain(fault: int, name: str, detail: int) -> str:
     """The message for a fault code of the kernel."""
-    from labelwise.kernels.formats import example_records as kernel
+    from labelwise.kernels import tfrecord as kernel
 
     other = {"input_idxs": "input_vals", "labels": "label_vals"}.get(name, "")
     sizes = f"{detail >> 32:,} numbers and '{other}' {detail & 0xFFFFFFFF:,}"
@@ -106,7 +197,7 @@ def _explain(fault: int, name: str, detail: int) -> str:
 
 def write(dataset: Dataset, path: Path) -> None:
     """Write one file; labels are written as their column numbers."""
-    from labelwise.kernels.formats.example_writing import ENTRY_BYTES, RECORD_BYTES, format_examples
+    from labelwise.kernels.tfrecord import ENTRY_BYTES, RECORD_BYTES, format_examples
 
     features, labels = sparse_features(dataset, path, NAME), dataset.labels
     refuse_empty(len(dataset), path)
@@ -135,7 +226,7 @@ def recognises(path: Path) -> bool:
     head = np.frombuffer(bytearray(first_bytes(path, 12)), np.uint8)
     if len(head) < 12 or head[4:8].any():  # text never begins with four NULs, so the kernel is seldom needed
         return False
-    from labelwise.kernels.formats import example_records as kernel
+    from labelwise.kernels import tfrecord as kernel
 
     return kernel.complete_records(head, 12)[0] == kernel.FINE
 

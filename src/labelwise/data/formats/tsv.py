@@ -15,13 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.data.accumulators import LabelAccumulator, TextAccumulator
 from labelwise.data.dataset import Dataset
-from labelwise.data.files import first_bytes, write_stream
 from labelwise.data.formats.base import Format
-from labelwise.data.formats.checks import (
+from labelwise.data.formats.lines import WRITE_ROWS, label_lines
+from labelwise.data.options import LABEL_NAMES, ReadOptions, split_files, stem_and_extension
+from labelwise.data.stream import ByteBlock, first_bytes, line_bounds, text_blocks, write_stream
+from labelwise.data.tables import (
     BLANKS,
     LINE_ENDS,
+    LabelAccumulator,
+    TextAccumulator,
     refuse_bytes,
     refuse_empty,
     refuse_label_names,
@@ -30,10 +33,6 @@ from labelwise.data.formats.checks import (
     texts_of,
     used_label_names,
 )
-from labelwise.data.formats.line_files import WRITE_ROWS, label_lines
-from labelwise.data.options import ReadOptions
-from labelwise.data.splits import LABEL_NAMES, split_files, stem_and_extension
-from labelwise.data.stream import ByteBlock, line_bounds, text_blocks
 from labelwise.errors import DataError
 from labelwise.strings import Strings
 
@@ -93,7 +92,7 @@ def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Datase
 
 def _tabbed_lines(path: Path, options: ReadOptions) -> Iterator[tuple[ByteBlock, np.ndarray, np.ndarray, np.ndarray]]:
     """Blocks with the bounds of their lines that are not empty, and the positions of the first two tabs."""
-    from labelwise.kernels.formats.fields import find_byte
+    from labelwise.kernels.fields import find_byte
 
     for block in text_blocks(path, options.encoding, options.on_bad_bytes):
         starts, ends = line_bounds(block.data)
@@ -112,7 +111,7 @@ def _has_uris(block: ByteBlock, tabs: np.ndarray, ends: np.ndarray) -> bool:
 
 def _add_uris(labels: LabelAccumulator, path: Path, block: ByteBlock, starts: np.ndarray, ends: np.ndarray) -> None:
     """Add rows of labels in angle brackets, without these."""
-    from labelwise.kernels.formats.fields import split_fields
+    from labelwise.kernels.fields import split_fields
 
     begins, stops, first = split_fields(block.data, starts, ends, b"")
     wrong = np.flatnonzero((block.data[begins] != LESS) | (block.data[stops - 1] != GREATER) | (stops - begins < 3))

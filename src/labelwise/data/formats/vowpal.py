@@ -23,14 +23,11 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.data.accumulators import LabelAccumulator
 from labelwise.data.csr import csr_builder
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
-from labelwise.data.formats.checks import refuse_empty, refuse_label_names, used_label_names
-from labelwise.data.formats.sparse_rows import READ_BYTES, sparse_features, token_at, write_lines
-from labelwise.data.options import ReadOptions, how_to_set
-from labelwise.data.splits import split_files, stem_and_extension
+from labelwise.data.formats.sparse_text import READ_BYTES, sparse_features, token_at, write_lines
+from labelwise.data.options import ReadOptions, how_to_set, split_files, stem_and_extension
 from labelwise.data.stream import (
     NEWLINE,
     ByteBlock,
@@ -40,8 +37,9 @@ from labelwise.data.stream import (
     text_codec,
     warn_replaced,
 )
+from labelwise.data.tables import LabelAccumulator, refuse_empty, refuse_label_names, used_label_names
 from labelwise.errors import DataError
-from labelwise.parallel import run_stream
+from labelwise.runtime.threads import run_stream
 
 NAME = "vowpal"
 EXTENSION = ".vw"
@@ -93,7 +91,7 @@ def read(path: Path, options: ReadOptions, folder: Path | None = None) -> Datase
 
 
 def _parse(block: ByteBlock, path: Path, bits: int | None) -> _ParsedBlock:
-    from labelwise.kernels.formats import vowpal_text as kernel
+    from labelwise.kernels import vowpal_text as kernel
 
     data = block.data
     blanks = int(np.count_nonzero(data == kernel.SPACE) + np.count_nonzero(data == kernel.TAB))
@@ -117,7 +115,7 @@ def _parse(block: ByteBlock, path: Path, bits: int | None) -> _ParsedBlock:
 
 def _explain(data: np.ndarray, fault: int, position: int) -> str:
     """The message for a fault code of the kernel at a byte."""
-    from labelwise.kernels.formats import vowpal_text as kernel
+    from labelwise.kernels import vowpal_text as kernel
 
     if fault in (kernel.BAD_HEAD, kernel.BAD_LABEL, kernel.BAD_WEIGHT) and not _bar_follows(data, position):
         fault = kernel.NO_BAR  # what looks wrong before the bar does so because the bar is missing

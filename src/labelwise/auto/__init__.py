@@ -1,1 +1,0 @@
-"""`labelwise auto`: tries methods from cheap to expensive within a time budget and keeps the best."""

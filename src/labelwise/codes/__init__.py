@@ -1,1 +1,0 @@
-"""Codes: ways to make a large label space small, and the way back to labels."""

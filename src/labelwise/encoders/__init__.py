@@ -1,1 +1,0 @@
-"""Encoders: from a document to a vector."""

@@ -1,0 +1,1 @@
+"""Ensembles: members, merged labels, combination."""

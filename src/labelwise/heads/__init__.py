@@ -1,1 +1,0 @@
-"""Heads: from a document's vector to scores of labels, and the losses that train them."""

@@ -1,0 +1,1 @@
+"""Files and folders: atomic writes, model folders, tensor files."""

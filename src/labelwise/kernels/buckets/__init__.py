@@ -1,1 +1,0 @@
-"""Hashing labels into buckets, and the search back."""

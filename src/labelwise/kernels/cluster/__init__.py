@@ -1,1 +1,0 @@
-"""Clustering rows of features."""

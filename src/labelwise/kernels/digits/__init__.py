@@ -1,1 +1,0 @@
-"""Kernels of mixed-radix codes."""

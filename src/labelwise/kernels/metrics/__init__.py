@@ -1,1 +1,0 @@
-"""Counts behind the metrics."""

@@ -1,1 +1,0 @@
-"""Kernels of neural networks that torch lacks."""

@@ -1,1 +1,0 @@
-"""Words and terms of texts."""

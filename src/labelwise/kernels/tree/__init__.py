@@ -1,1 +1,0 @@
-"""Training and searching a tree of linear classifiers."""

@@ -1,0 +1,1 @@
+"""What surrounds every model: the contract, inputs, calibration, explanations, cards, folders."""

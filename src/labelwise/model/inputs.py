@@ -1,0 +1,333 @@
+"""Converts what users pass (texts, features, paths of files, arrays, lists of labels) to a `Dataset`.
+
+The input types of a method decide how documents are interpreted: strings are texts or paths, a matrix is features or
+arrays. Anything else is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from labelwise.data.csr import Blocks, labels_from_lists, pick_rows
+from labelwise.data.dataset import (
+    Dataset,
+    Features,
+    canonical_arrays,
+    canonical_csr,
+    canonical_features,
+    is_canonical_csr,
+)
+from labelwise.data.hashing import document_hashes, sample_order
+from labelwise.data.read import read
+from labelwise.errors import DataError, ModelFormatError
+from labelwise.io.folder import get_tensor
+from labelwise.io.tensors import is_increasing
+from labelwise.model.feature_width import FeatureWidth
+from labelwise.runtime.progress import progress
+from labelwise.runtime.time_budget import TimeBudget, timed_blocks
+from labelwise.strings import Strings
+from labelwise.topk import TopK
+
+AT_ONCE = 16_384
+FORMS = {
+    "texts": "a list of texts",
+    "features": "a matrix with a row per document",
+    "paths": "a list of paths to files",
+    "arrays": "an array whose first axis is the documents",
+}
+"""How documents of each type are given, for messages."""
+
+
+def as_dataset(data: Any, labels: Any, kinds: Sequence[str], known: Strings | None = None) -> Dataset:
+    """Labelled documents from a Dataset, or from labels and documents of one of the types.
+
+    `known` are the labels of a model: lists of labels are column numbers if the model's labels have no names.
+    """
+    if isinstance(data, Dataset):
+        if labels is not None:
+            raise DataError("the data set already has labels; do not pass labels too")
+        return data
+    if labels is None:
+        raise DataError("labels are missing: pass a Dataset, or documents and labels: fit(documents, labels)")
+    names = None
+    if not sparse.issparse(labels) and not isinstance(labels, np.ndarray):
+        if isinstance(labels, str):
+            raise DataError("labels must be a list with each document's labels, got one string")
+        labels, names = labels_from_lists(labels, known if known is not None and known.column_numbers else None)
+    kind, documents = _documents(data, kinds)
+    return Dataset(labels, names, **{kind: documents})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Documents to predict for: like a `Dataset` without labels, but faster to build."""
+
+    texts: Strings | None = None
+    features: Features | None = None
+    paths: Strings | None = None
+    arrays: np.ndarray | None = None
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self.texts, self.features, self.paths, self.arrays
+
+    def __len__(self) -> int:
+        if self.features is not None:
+            return self.features.shape[0]
+        return next((len(part) for part in self._parts() if part is not None), 0)
+
+    def take(self, rows: Any) -> Documents:
+        """The documents of some rows, as `Dataset.take`."""
+        return Documents(*(None if part is None else pick_rows(part, rows) for part in self._parts()))
+
+
+def as_documents(documents: Any, kind: str, width: FeatureWidth | None) -> Documents:
+    """Documents to predict for, of the type the model was trained on; `width` is that of its features."""
+    if width is not None and kind == "texts":
+        return _texts_with_features(documents, width)
+    open_columns = False
+    if isinstance(documents, Dataset):
+        value = getattr(documents, kind)
+        if value is None and len(documents):
+            raise DataError(f"{documents.name}: the model was trained on {kind}, the data has none")
+        value, open_columns = _nothing(kind, width) if value is None else value, documents.open_columns
+    elif kind == "features" and is_canonical_csr(documents):
+        value = documents  # also SciPy's older csr_matrix: converting it takes longer than many predictions
+    else:
+        given, value = _documents(documents, (kind,))
+        if given != kind:
+            if value.shape[0] if given == "features" else len(value):
+                raise DataError(f"the model was trained on {kind}, but {given} were given; give {FORMS[kind]}")
+            value = _nothing(kind, width)
+    if width is not None:
+        value = width.fitted(value, open_columns)
+    return Documents(**{kind: value})
+
+
+def as_any_documents(documents: Any, usual: str, kinds: Sequence[str]) -> Documents:
+    """Documents of any type in `kinds`; a Dataset with several types has those of the type `usual`."""
+    if isinstance(documents, Dataset):
+        given = [kind for kind in (usual, *kinds) if getattr(documents, kind) is not None]
+        return as_documents(documents, given[0] if given else usual, None)
+    kind, value = _documents(documents, (usual, *kinds))
+    return Documents(**{kind: value}) if kind in kinds else as_documents(documents, usual, None)
+
+
+def _texts_with_features(documents: Any, width: FeatureWidth) -> Documents:
+    """Documents for a model that was trained on texts and features next to each other."""
+    if not isinstance(documents, Dataset) or documents.texts is None or documents.features is None:
+        raise DataError(
+            f"the model was trained on texts and {width.columns:,} more features of each document; give both: "
+            "Dataset(texts=..., features=...), on the command line --features FILE.npy"
+        )
+    return Documents(texts=documents.texts, features=width.fitted(documents.features, documents.open_columns))
+
+
+def _documents(data: Any, kinds: Sequence[str]) -> tuple[str, Any]:
+    """The type of the documents, one of `kinds` if possible, and the documents."""
+    if isinstance(data, str | os.PathLike | Strings):
+        return _strings([data] if not isinstance(data, Strings) else data, kinds)
+    if sparse.issparse(data) or isinstance(data, Blocks):
+        return "features", canonical_features(data)
+    if isinstance(data, np.ndarray) and data.dtype.kind in "biuf":
+        return _numbers(data, kinds)
+    if isinstance(data, dict | bytes) or not hasattr(data, "__iter__"):
+        raise DataError(f"documents must be {' or '.join(FORMS[kind] for kind in kinds)}, got {type(data).__name__}")
+    items = data if isinstance(data, list | tuple) else list(data)
+    if len(items) and isinstance(items[0], np.ndarray):
+        return _numbers(_stacked(items), kinds)
+    return _strings(items, kinds)
+
+
+def _strings(items: Sequence[Any] | Strings, kinds: Sequence[str]) -> tuple[str, Strings]:
+    """Strings have the first type of `kinds` that consists of strings; path objects are paths."""
+    if isinstance(items, Strings):
+        return _first_of(("texts", "paths"), kinds), items
+    if any(isinstance(item, os.PathLike) for item in items):
+        return "paths", Strings.of(os.fspath(item) if isinstance(item, os.PathLike) else item for item in items)
+    return _first_of(("texts", "paths"), kinds), Strings.of(items)
+
+
+def _numbers(array: np.ndarray, kinds: Sequence[str]) -> tuple[str, Any]:
+    """A matrix has the first type of `kinds` that accepts one; arrays with more axes can only be arrays."""
+    kind = "arrays" if array.ndim > 2 else _first_of(("features", "arrays"), kinds)
+    return kind, canonical_arrays(array) if kind == "arrays" else canonical_features(array)
+
+
+def _stacked(items: Sequence[Any]) -> np.ndarray:
+    """Stack the arrays of the documents."""
+    shape = items[0].shape
+    for row, item in enumerate(items):
+        if not isinstance(item, np.ndarray) or item.shape != shape or item.dtype.kind not in "biuf":
+            given = f"{item.dtype} of shape {item.shape}" if isinstance(item, np.ndarray) else type(item).__name__
+            raise DataError(
+                f"document {row}: an array of numbers of the first one's shape {shape} is needed, got {given}"
+            )
+    return np.stack(items)
+
+
+def _first_of(possible: Sequence[str], kinds: Sequence[str]) -> str:
+    return next((kind for kind in kinds if kind in possible), possible[0])
+
+
+def _nothing(kind: str, width: FeatureWidth | None) -> Any:
+    if kind == "features":
+        return sparse.csr_array((0, width.columns if width is not None else 0), dtype=np.float32)
+    return np.empty((0, 0), np.float32) if kind == "arrays" else Strings.of([])
+
+
+def split_for_early_stopping(
+    data: Dataset, valid: Dataset | None, fraction: float, max_documents: int, seed: int
+) -> tuple[Dataset, Dataset | None]:
+    """Training and held-out documents: `valid` if given, else a fraction of `data`, at most `max_documents`."""
+    fraction = min(fraction, max_documents / len(data))
+    if valid is not None or round(fraction * len(data)) in (0, len(data)):
+        return data, valid
+    return data.split(fraction, seed)
+
+
+def predict_in_time(
+    predict: Callable[[Dataset], TopK], data: Dataset, what: str, budget: TimeBudget
+) -> tuple[np.ndarray, TopK]:
+    """Indices and predictions of as many documents as the time budget allows: a random sample, or all."""
+    blocks, parts = [], []
+    with progress(what, len(data), seconds_left=budget.remaining) as step:
+        for rows in timed_blocks(sample_order(data), budget):
+            with step.part(len(rows)):
+                parts.append(predict(data.take(rows)))
+            blocks.append(rows)
+    rows = np.concatenate(blocks)
+    order = np.argsort(rows)
+    widest = max(part.k for part in parts)
+    top = TopK.concatenate([part.padded(widest) for part in parts])
+    return rows[order], TopK(top.ids[order], top.scores[order], top.label_names)
+
+
+def predict_in_blocks(predict: Callable[[Dataset], TopK], data: Dataset, what: str) -> TopK:
+    """Predict for many documents in large blocks, with a progress bar."""
+    parts = []
+    with progress(what, len(data)) as step:
+        for begin in range(0, max(len(data), 1), AT_ONCE):
+            part = data.take(slice(begin, begin + AT_ONCE))
+            with step.part(len(part)):
+                parts.append(predict(part))
+    widest = max(part.k for part in parts)  # with a threshold each block is as wide as it needs
+    return TopK.concatenate([part.padded(widest) for part in parts])
+
+
+# --- training documents ---
+# What a model remembers of its training documents: 8 bytes each, to recognise them, and how many labels they have.
+#
+# Scores on documents that a model was trained on say little about new ones, and neither do probabilities and thresholds
+# fitted to them. Evaluation and calibration therefore count such documents.
+
+MANY = 0.99
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How many of some documents were in the training data."""
+
+    documents: int
+    seen: int
+
+    def remark(self, consequence: str) -> str:
+        """Count and fraction in words, and what follows from it."""
+        fraction = f"{self.seen / max(self.documents, 1):.1%}".replace("%", " %")
+        return f"{self.seen:,} of {self.documents:,} documents ({fraction}) were in the training data: {consequence}"
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingDocuments:
+    """Hashes of the training documents, ascending, and the labels that 99 % of them have at most."""
+
+    hashes: np.ndarray
+    labels_per_document: int
+
+    @classmethod
+    def of(cls, labels: Any, hashes: np.ndarray) -> TrainingDocuments:
+        """From the label matrix and the hashes of the documents, none for methods that ignore the document."""
+        return cls(np.unique(hashes), int(np.quantile(np.diff(labels.indptr), MANY, method="higher")))
+
+    def overlap(self, documents: Any, kind: str) -> Overlap | None:
+        """How many of these documents were trained on, where documents had this type; None if these do not have it."""
+        if len(self.hashes) and getattr(documents, kind) is None:
+            return None
+        given = document_hashes(documents, kind) if len(self.hashes) else np.empty(0, np.uint64)
+        index = np.minimum(np.searchsorted(self.hashes, given), len(self.hashes) - 1)
+        return Overlap(len(documents), int(np.count_nonzero(self.hashes[index] == given)))
+
+    def to_tensors(self) -> dict[str, np.ndarray]:
+        """As named arrays for a model folder."""
+        return {"hashes": self.hashes, "labels_per_document": np.array([self.labels_per_document], np.int64)}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, np.ndarray], path: Path, verify: bool) -> TrainingDocuments:
+        """Rebuild from `to_tensors`; the hashes stay mapped from the file."""
+        hashes, many = (get_tensor(tensors, name, path) for name in ("hashes", "labels_per_document"))
+        sound = (
+            hashes.ndim == 1
+            and hashes.dtype == np.uint64
+            and many.shape == (1,)
+            and many.dtype == np.int64
+            and many[0] >= 0
+            and (not verify or is_increasing(hashes))
+        )
+        if not sound:
+            raise ModelFormatError(f"{path}: the hashes of the training documents are damaged")
+        return cls(hashes, int(many[0]))
+
+
+# --- given negatives ---
+# Negative examples given by the user: a sparse matrix, or a data set with wrong labels.
+
+
+def read_negatives(path: str | Path, data: Dataset) -> Any:
+    """CSR [documents, labels] of ones: the additional training documents of each label and its siblings.
+
+    A .npz is a sparse matrix as SciPy saves it, with the documents and labels of `data` in their order. Anything else
+    is read as a data set with the same documents; its labels are matched by name.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise DataError("user_negatives: there is no such file", path)
+    matrix = _matrix(path, data) if path.suffix == ".npz" else _labels(path, data)
+    if matrix.shape[0] != len(data):
+        raise DataError(
+            f"user_negatives: {matrix.shape[0]:,} documents, but training has {len(data):,}; "
+            "both must hold the same documents in the same order (splits and limits count)",
+            path,
+        )
+    ones = canonical_csr(matrix, "user_negatives").copy()
+    ones.data[:] = 1
+    return ones
+
+
+def _matrix(path: Path, data: Dataset) -> Any:
+    try:
+        matrix = sparse.load_npz(path)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"user_negatives: not a sparse matrix saved by SciPy: {error}", path) from None
+    if matrix.shape[1] != data.n_labels:
+        raise DataError(f"user_negatives: {matrix.shape[1]:,} labels, but training has {data.n_labels:,}", path)
+    return matrix
+
+
+def _labels(path: Path, data: Dataset) -> Any:
+    negatives = read(path)
+    aligned = negatives.align(data.label_names)
+    unknown = aligned.n_labels - data.n_labels
+    if unknown:
+        raise DataError(
+            f"user_negatives: {unknown:,} labels that training does not have, for example "
+            f"'{aligned.label_names[data.n_labels]}'",
+            path,
+        )
+    return aligned.labels

@@ -1,1 +1,0 @@
-"""Networks: what a network method consists of and how it predicts. Nothing here trains."""

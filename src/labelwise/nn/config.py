@@ -1,0 +1,787 @@
+"""Settings of neural training: one config for every method that uses the training loop. Does not import torch.
+
+Settings that are null have torch's defaults, read from torch itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from labelwise.config import PART, Config, Decides, deciding_fields
+from labelwise.data.images import MAX_PIXELS, PIXEL_LIMIT
+from labelwise.errors import ConfigError
+
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+
+VerdictName = Literal["healthy", "on the plateau", "collapsed", "diverged", "under-trained"]
+
+ADAM_FAMILY = ("adam", "amsgrad", "adamw")
+# Fields that only some optimisers have. Setting one for an optimiser that lacks it is an error.
+ONLY_FOR = {
+    "betas": ADAM_FAMILY,
+    "eps": (*ADAM_FAMILY, "adagrad", "adadelta"),
+    "momentum": ("sgd",),
+    "nesterov": ("sgd",),
+    "rho": ("adadelta",),
+    "rate_decay": ("adagrad",),
+    "initial_sum": ("adagrad",),
+}
+
+
+class OptimiserConfig(Config):
+    """The optimiser and its settings."""
+
+    name: Literal["adagrad", "adadelta", "adam", "amsgrad", "adamw", "sgd"] = "adamw"
+    """The optimiser; amsgrad is Adam with the maximum of all second moments."""
+    rate: Positive | None = None
+    """Learning rate; null is torch's default for this optimiser."""
+    rate_factor: Positive = 1.0
+    """Multiplies all learning rates, including the head's; for studies of rates."""
+    head_rate: Positive | None = None
+    """Learning rate of the output layer; null is `rate` times `head_factor`."""
+    head_factor: Positive = 1.0
+    """Learning rate of the output layer as a multiple of `rate`."""
+    weight_decay: NotNegative | None = None
+    """Weight decay; null is torch's default. Decoupled from the gradient in adamw, an L2 term in the others."""
+    decay_on: Literal["all", "matrices", "matrices_but_embeddings"] = "matrices"
+    """Parameters with weight decay: all, all except biases and norms, or also without embeddings."""
+    betas: tuple[Fraction, Fraction] | None = None
+    """Decay rates of the first and second moment (adam, amsgrad, adamw)."""
+    eps: Positive | None = None
+    """Added to the denominator (all except sgd)."""
+    momentum: Fraction | None = None
+    """Momentum factor (sgd)."""
+    nesterov: bool | None = None
+    """Nesterov momentum (sgd)."""
+    rho: Fraction | None = None
+    """Decay rate of the average of squared gradients (adadelta)."""
+    rate_decay: NotNegative | None = None
+    """Learning rate decay (adagrad)."""
+    initial_sum: NotNegative | None = None
+    """Initial value of the sum of squares (adagrad)."""
+
+    def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge with given settings; rates and moments are not carried over to another optimiser."""
+        merged = super().completed(given)
+        other = given.get("name", self.name) != self.name
+        own_fields = ("rate", "head_rate", *ONLY_FOR) if other else ()
+        instead = {"head_rate": "head_factor", "head_factor": "head_rate"}
+        for field in (*own_fields, *(instead[field] for field in instead if given.get(field) is not None)):
+            if field not in given:
+                merged.pop(field, None)
+        return merged
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for field, names in ONLY_FOR.items():
+            if getattr(self, field) is not None and self.name not in names:
+                raise ValueError(f"{field} is not a setting of {self.name}; it belongs to {', '.join(names)}")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum above 0")
+        if self.head_rate is not None and self.head_factor != 1.0:
+            raise ValueError("give head_rate or head_factor, not both")
+        return self
+
+
+class ScheduleConfig(Config):
+    """The learning rate schedule."""
+
+    kind: Literal["constant", "linear", "cosine", "poly"] = "linear"
+    """After the warm-up: constant, linear decay, half a cosine, or a power of the linear decay."""
+    warmup: NotNegative = 0.0
+    """Steps of linear warm-up; below 1 a fraction of all steps."""
+    final: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Rate after the last step as a fraction of the highest (linear, cosine, poly)."""
+    power: Positive = 2.0
+    """The power of the linear decay (poly)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.final and self.kind == "constant":
+            raise ValueError("final is a setting of decreasing schedules, this is constant")
+        if self.power != type(self).model_fields["power"].default and self.kind != "poly":
+            raise ValueError(f"power is a setting of poly, this is {self.kind}")
+        if self.warmup >= 1 and self.warmup != int(self.warmup):
+            raise ValueError(f"warmup is a fraction below 1 or a whole number of steps, got {self.warmup}")
+        return self
+
+
+class AveragingConfig(Config):
+    """Weight averaging; the averages are validated and kept instead of the weights."""
+
+    kind: Literal["none", "ema", "swa"] = "none"
+    """ema: exponential moving average over steps; swa: mean of the weights from some epoch on."""
+    decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Decay of the moving average (ema; null is 0.999); lower in the first steps, so that initial weights fade."""
+    start: NotNegative | None = None
+    """Start of averaging (swa; null is 0.5): below 1 a fraction of all steps, or of the time budget if that is reached
+    first, otherwise a number of epochs."""
+    every: Count | None = None
+    """Steps between two averaged states (swa); null is once per epoch."""
+    window: Count | None = None
+    """After this many states a new one has the weight 1/window (swa); null weighs all equally."""
+
+    def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge with given settings; none are carried over to another kind of averaging."""
+        if given.get("kind", self.kind) != self.kind:
+            return dict(given)
+        return super().completed(given)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for field, kind in (("decay", "ema"), ("start", "swa"), ("every", "swa"), ("window", "swa")):
+            if getattr(self, field) is not None and self.kind != kind:
+                raise ValueError(f"{field} is a setting of {kind}, the kind is {self.kind}")
+        if self.start is not None and self.start >= 1 and self.start != int(self.start):
+            raise ValueError(f"start is a fraction below 1 or a whole number of epochs, got {self.start}")
+        return self
+
+
+class EarlyStoppingConfig(Config):
+    """Stop when the metric has stopped improving."""
+
+    patience: Count = 3
+    """Validations without improvement before training stops."""
+
+
+class CheckpointConfig(Config):
+    """When checkpoints are written: whichever is due first; with neither, only the end of training is written."""
+
+    seconds: Positive | None = 600.0
+    """Seconds since the last checkpoint."""
+    steps: Count | None = None
+    """Steps since the last checkpoint."""
+
+
+class TrainingConfig(Config):
+    """How a neural model is trained."""
+
+    epochs: Count | None = 10
+    """Passes over the training documents; null: `steps` decides."""
+    steps: Count | None = None
+    """Maximum number of steps."""
+    batch_size: Count = 32
+    """Maximum number of documents per batch."""
+    tokens_per_batch: Count | None = None
+    """Maximum number of tokens per batch, padding included; a batch still has at most `batch_size` documents."""
+    accumulate: Count = 1
+    """Gradient accumulation: batches per step."""
+    clip: Positive | Literal["adaptive"] | None = 1.0
+    """Maximum gradient norm over all parameters; larger gradients are scaled down. `adaptive` allows five times the
+    largest of the last five norms, null does not clip."""
+    optimiser: OptimiserConfig = OptimiserConfig()
+    """The optimiser and its settings."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """The learning rate schedule."""
+    precision: Literal["auto", "float32", "bf16"] = "auto"
+    """Precision of the forward pass; auto is bf16 on GPUs that support it and float32 elsewhere."""
+    validate_every: Count | Literal["epoch"] | None = "epoch"
+    """Steps between two validations, or every epoch, or null: never."""
+    metric: str = "P@1"
+    """The metric that decides which weights are best: a validation metric, or `loss`, the training loss."""
+    early_stopping: EarlyStoppingConfig | None = None
+    """Stop when the metric has stopped improving; null: never."""
+    restore_best: bool = True
+    """Keep the weights of the best validation rather than the last ones."""
+    averaging: AveragingConfig = AveragingConfig()
+    """Weight averaging."""
+    time_budget: Annotated[Positive | None, Decides.END] = None
+    """Wall-clock seconds for all of `fit`, from reading its texts to the last step, including time before an
+    interruption. Stages have their parts of it, and the model is usable whenever it ends."""
+    checkpoint_every: Annotated[CheckpointConfig, Decides.NOTHING] = CheckpointConfig()
+    """When checkpoints are written, from which a killed run resumes."""
+    shard_head: Annotated[bool, Decides.NOTHING] = False
+    """Under torchrun, divide the output layer over ranks: for weights, gradients and moments that exceed one GPU. For
+    heads with one output per label; the result is the same."""
+    log_every: Annotated[Count, Decides.NOTHING] = 50
+    """Steps between two lines of the training loss in metrics.jsonl."""
+    load_ahead: Annotated[int, Field(ge=0), Decides.NOTHING] = 0
+    """Batches prepared on other threads while the model computes."""
+    tensorboard: Annotated[str | None, Decides.NOTHING] = None
+    """Folder for TensorBoard's event files; null writes none."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Random seed: order of documents, dropout."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.epochs is None and self.steps is None:
+            raise ValueError("give epochs, steps or both")
+        if self.early_stopping is not None and self.validate_every is None:
+            raise ValueError("early_stopping needs validation: set validate_every")
+        return self
+
+    def part_of_the_result(self) -> dict[str, Any]:
+        """The settings that affect the result, as plain values."""
+        hashed_before = {"log_every": type(self).model_fields["log_every"].default}  # so older work is still found
+        return {**deciding_fields(self, PART), **hashed_before}
+
+
+def without_validation(training: TrainingConfig, default: TrainingConfig) -> TrainingConfig:
+    """The settings without held-out documents: no validation, and the last weights are kept.
+
+    Early stopping is an error unless it is the method's default or uses the training loss.
+    """
+    if training.metric == "loss":
+        return training
+    if training.early_stopping not in (None, default.early_stopping):
+        raise ConfigError(
+            "training.early_stopping: there are no held-out documents; give a valid part, set "
+            "valid_fraction, or set training.metric to loss"
+        )
+    return training.model_copy(update={"validate_every": None, "early_stopping": None})
+
+
+class MonitorConfig(Config):
+    """Detects collapse during training."""
+
+    enabled: bool = True
+    """Diagnose at every validation, or every epoch without validation; costs one pass over the probe."""
+    probe: Annotated[int, Field(ge=2)] = 128
+    """Number of training documents in the probe, which stays the same."""
+    attention: bool = True
+    """Include the entropy of attention."""
+    stop_on: tuple[VerdictName, ...] = ()
+    """Verdicts that stop the training."""
+    patience: Annotated[int, Field(ge=1)] = 2
+    """Consecutive equal verdicts before training stops."""
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether a smaller value of a metric is better, by its name."""
+    return any(word in metric.lower() for word in ("loss", "error", "perplexity"))
+
+
+# --- config ---
+# Which pretrained encoder to use and how; free of torch, so that configs can be checked without it.
+
+TINY = "tiny"
+"""The name of a small BERT with random weights, for tests and for trials without pretrained weights."""
+
+
+class EncoderConfig(Config):
+    """A text encoder: weights, maximum length of texts, and pooling."""
+
+    model: str = "distilbert/distilbert-base-uncased"
+    """Folder with weights, folder of a saved model or run whose encoder is used, or a name on the Hugging Face hub;
+    `tiny` is a small BERT with random weights."""
+    architecture: dict[str, Any] | None = None
+    """Random weights instead: the settings of any transformers config, including `model_type`."""
+    vocabulary: Annotated[int, Field(ge=16)] = 8000
+    """Vocabulary size of the tokenizer that is trained on the training texts when weights are random."""
+    max_length: Annotated[int, Field(ge=4)] = 128
+    """Tokens the encoder reads at once, special ones included."""
+    long_texts: Literal["head", "head_tail", "windows"] = "head"
+    """What is read of a longer text: its start, its start and its end, or several windows (their vectors are
+    averaged)."""
+    windows: Annotated[int, Field(ge=1)] = 4
+    """Maximum number of windows per text, with `long_texts: windows`."""
+    pooling: Literal["first", "mean", "last", "summary", "pooler"] = "first"
+    """The vector of a text: that of its first token (BERT's [CLS]), the mean, the last token (XLNet, decoders), the one
+    of these two in which the model's family sums up a text, or what the model's own pooling layer makes of the first
+    one (XR-Transformer)."""
+    layers: Annotated[int, Field(ge=1)] = 1
+    """Number of last layers whose pooled vectors are concatenated (LightXML uses 5 of 12)."""
+    frozen: bool = False
+    """Train only the head; each text is then encoded only once."""
+    precision: Literal["float32", "int8"] = "float32"
+    """Linear layers when texts are encoded: int8 takes about two thirds of the CPU time on x86, for nearly the same
+    vectors. Weights are trained and saved in float32."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: about a third slower, much less memory."""
+
+    @model_validator(mode="after")
+    def _check_architecture(self) -> Self:
+        if self.architecture is not None and not isinstance(self.architecture.get("model_type"), str):
+            raise ValueError("architecture needs a model_type, for example {model_type: distilbert, n_layers: 2}")
+        if self.pooling == "pooler" and self.layers > 1:
+            raise ValueError("layers: with pooling: pooler there is one vector, that of the model's pooling layer")
+        if self.long_texts != "windows" and self.windows != type(self).model_fields["windows"].default:
+            raise ValueError(f"windows is a setting of long_texts: windows, this is {self.long_texts}")
+        return self
+
+    @property
+    def starts_random(self) -> bool:
+        """Whether weights are initialised at random instead of loaded."""
+        return self.architecture is not None or self.model == TINY
+
+
+# --- word config ---
+# Settings of vocabulary, word vectors and recurrent layer. Does not import torch, so that configs need none.
+
+MAX_WIDTH = 1 << 16
+"""Maximum width of a layer; bounds the settings of saved models before they are compared with the weights."""
+Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
+
+
+class WordsConfig(Config):
+    """The vocabulary and its word vectors."""
+
+    max_length: Annotated[int, Field(ge=1)] = 500
+    """Words read per text, from its start."""
+    min_frequency: Annotated[int, Field(ge=1)] = 1
+    """Leave out words that occur in fewer training texts."""
+    max_size: Annotated[int, Field(ge=1)] = 500_000
+    """Maximum vocabulary size: the words that occur in most texts, ties in alphabetical order."""
+    lowercase: bool = True
+    """Convert texts to lower case."""
+    numbers: bool = False
+    """Include words of digits only; otherwise they are ignored."""
+    vectors: str | None = None
+    """File with pretrained vectors: text with a word and its numbers per line (GloVe, word2vec, fastText; also
+    gzip), or a .npy array with `vectors_words`. null: see `initial`."""
+    vectors_words: str | None = None
+    """With a .npy of vectors: a file with the word of each row, one per line."""
+    initial: Literal["random", "labels"] = "random"
+    """Initial vectors without a file: drawn at random, or computed from the labels that each word occurs with (a
+    truncated SVD), with which networks learn from few documents."""
+    width: Annotated[int, Field(ge=1)] | None = None
+    """Dimension of vectors without a file; null is 300. A file of vectors has its own."""
+    normalise: bool = False
+    """Scale the file's vectors to norm 1."""
+    frozen: bool | None = None
+    """Do not train the vectors; null does so when they come from a file."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.vectors is None:
+            for field in ("vectors_words", "normalise"):
+                if getattr(self, field):
+                    raise ValueError(f"{field} needs a file of vectors: set vectors")
+            if self.frozen and self.initial == "random":
+                raise ValueError("random vectors cannot be frozen; give a file of vectors, or set initial to labels")
+        elif self.width is not None:
+            raise ValueError("width is for vectors without a file; the file of vectors has its own")
+        elif self.initial != "random":
+            raise ValueError("initial is for vectors without a file; leave out initial or vectors")
+        elif (self.vectors_words is not None) != self.vectors.endswith(".npy"):
+            raise ValueError("a .npy of vectors and vectors_words go together; a text file has its words inside")
+        return self
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the vectors are not trained."""
+        return self.vectors is not None if self.frozen is None else self.frozen
+
+
+class RecurrentConfig(Config):
+    """A bidirectional recurrent layer over the words."""
+
+    cell: Literal["lstm", "gru"] = "lstm"
+    """The type of cell."""
+    width: Annotated[int, Field(ge=2, le=MAX_WIDTH, multiple_of=2)] = 512
+    """Dimension of the hidden state, both directions together."""
+    word_dropout: Fraction = 0.2
+    """Dropout rate of word vectors."""
+    dropout: Fraction = 0.5
+    """Dropout rate of hidden states."""
+    learned_start: bool = False
+    """Learn the initial states of both directions; otherwise they are zero."""
+
+
+# --- backbone config ---
+# Settings of image networks. Does not import torch.
+
+RESNETS: dict[str, tuple[tuple[int, ...], bool]] = {
+    "tiny": ((1, 1), False),
+    "resnet10": ((1, 1, 1, 1), False),
+    "resnet18": ((2, 2, 2, 2), False),
+    "resnet34": ((3, 4, 6, 3), False),
+    "resnet50": ((3, 4, 6, 3), True),
+}
+"""Blocks per stage, and whether they are bottlenecks."""
+OWN_FIELDS = ("channels", "stem", "pool")
+"""Fields of our own networks, which models of transformers do not have."""
+
+
+class BackboneConfig(Config):
+    """The network from images to vectors."""
+
+    name: Literal["tiny", "resnet10", "resnet18", "resnet34", "resnet50", "transformers"] = "resnet18"
+    """A residual network (He et al. 2016), or a model of the package transformers. `tiny` has two blocks, for tests and
+    first attempts."""
+    channels: Annotated[int, Field(ge=4, le=512)] = 64
+    """Channels of the first stage, which double from stage to stage; the paper's networks have 64. Time and memory grow
+    with its square."""
+    stem: Literal["auto", "small", "large"] = "auto"
+    """First layers: a 3x3 convolution for small images, or a 7x7 convolution with stride 2 and a pooling layer. `auto`:
+    large from 96 pixels on."""
+    pool: Literal["mean", "flatten"] = "mean"
+    """The vector of an image: the mean over all positions of the last stage, or its values at all positions, to keep
+    where something is."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Dropout rate of the vector."""
+    model: str | None = None
+    """transformers: a local folder, or the name of a model on the hub, with its weights."""
+    architecture: dict[str, Any] | None = None
+    """transformers: settings of a network with random weights instead, such as {model_type: vit, hidden_size: 192}."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        foreign = self.name == "transformers"
+        for field in OWN_FIELDS if foreign else ("model", "architecture"):
+            if getattr(self, field) != type(self).model_fields[field].default:
+                owner = "the residual networks" if foreign else "name: transformers"
+                raise ValueError(f"{field} is a setting of {owner}, this is {self.name}")
+        if foreign and (self.model is None) == (self.architecture is None):
+            raise ValueError("name: transformers needs model (weights) or architecture (random weights), one of both")
+        if self.architecture is not None and not isinstance(self.architecture.get("model_type"), str):
+            raise ValueError("architecture needs a model_type, for example {model_type: vit, hidden_size: 192}")
+        return self
+
+    def has_large_stem(self, size: int) -> bool:
+        """Whether images of this size are shrunk by the first layers."""
+        return size >= 96 if self.stem == "auto" else self.stem == "large"
+
+
+# --- face config ---
+# Networks for faces. Does not import torch, so that configs need none.
+
+BLOCKS = {
+    "r10": (1, 1, 1, 1),
+    "r18": (2, 2, 2, 2),
+    "r34": (3, 4, 6, 3),
+    "r50": (3, 4, 14, 3),
+    "r100": (3, 13, 30, 3),
+}
+"""Blocks per stage of the IResNets."""
+
+
+class FaceNetworkConfig(Config):
+    """The network from an aligned face to its vector."""
+
+    network: Literal["r10", "r18", "r34", "r50", "r100", "mobile"] = "r50"
+    """IResNet-18, -34, -50 or -100 (Deng et al. 2019), one with a block per stage for small images, or MobileFaceNet
+    (Chen et al. 2018)."""
+    width_factor: Annotated[float, Field(gt=0, le=4)] = 1.0
+    """Channels of every layer as a multiple of the published ones, rounded to multiples of 8."""
+    dimension: Annotated[int, Field(ge=2, le=4096)] = 512
+    """Dimension of the vectors."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Dropout rate before the last layer of an IResNet."""
+
+    def channels(self, published: int) -> int:
+        """Channels of a layer that has `published` ones at factor 1."""
+        return max(8, round(published * self.width_factor / 8) * 8)
+
+
+# --- image config ---
+# How images become arrays of one size, and how they are augmented in training. Does not import torch.
+
+CROP_FIELDS = {"padding": "padded", "pad_with": "padded", "scale": "resized", "ratio": "resized"}
+"""Fields that belong to one kind of random crop."""
+
+
+class AugmentationConfig(Config):
+    """Random changes of training images; each depends on seed, epoch and document alone."""
+
+    crop: Literal["none", "padded", "resized"] = "none"
+    """Random crop: none; of the image with a border (`padded`, for CIFAR); or of a random part that is scaled to the
+    full size (`resized`, for ImageNet)."""
+    padding: Annotated[int, Field(ge=1, le=256)] = 4
+    """Pixels of the border (padded)."""
+    pad_with: Literal["black", "white", "edge"] = "black"
+    """Content of the border (padded): `edge` repeats the outermost pixels."""
+    scale: tuple[float, float] = (0.08, 1.0)
+    """Smallest and largest area of the part, as fractions of the image (resized)."""
+    ratio: tuple[float, float] = (0.75, 4 / 3)
+    """Smallest and largest width of the part as a multiple of its height (resized)."""
+    flip: bool = False
+    """Mirror half of the images, left to right."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for field, crop in CROP_FIELDS.items():
+            if crop != self.crop and getattr(self, field) != type(self).model_fields[field].default:
+                raise ValueError(f"{field} is a setting of crop: {crop}, this is {self.crop}")
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise ValueError("scale needs two fractions above 0 and at most 1, the smaller one first")
+        if not 0 < self.ratio[0] <= self.ratio[1]:
+            raise ValueError("ratio needs two numbers above 0, the smaller one first")
+        return self
+
+
+class ImageConfig(Config):
+    """How images are read."""
+
+    size: Annotated[int, Field(ge=4, le=2048)] = 32
+    """Width and height of the images that the encoder reads, in pixels."""
+    channels: Literal[1, 3] = 3
+    """1 reads grey images, 3 colour; the others are converted."""
+    fit: Literal["crop", "pad", "stretch"] = "crop"
+    """How other sizes are made square: the middle is kept, the whole image with a black border, or the whole image
+    distorted."""
+    resize: Annotated[int, Field(ge=4, le=4096)] | None = None
+    """With `fit: crop`, pixels of the shorter side before the middle is cut out, such as 256 for a size of 224; null
+    is `size`."""
+    interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
+    """How pixels are computed when an image is scaled."""
+    mean: tuple[float, ...] | None = None
+    """Mean per channel that is subtracted, for pixels from 0 to 1; null measures it on training images."""
+    std: tuple[float, ...] | None = None
+    """Standard deviation per channel that pixels are divided by; null measures it on training images."""
+    augmentation: AugmentationConfig = AugmentationConfig()
+    """Random changes of training images."""
+    max_pixels: Annotated[int, Field(ge=16, le=PIXEL_LIMIT), Decides.NOTHING] = MAX_PIXELS
+    """Larger images are refused before they are decoded."""
+    bad_images: Literal["error", "skip"] = "error"
+    """Training images that cannot be decoded: stop with the name of the file, or leave them out and report how many.
+    `skip` decodes every file once before training. In predictions they are always an error."""
+    memory: Annotated[int, Field(ge=0), Decides.NOTHING] = 1 << 30
+    """Bytes of decoded training images that are kept in memory, so that files are decoded once; 0 keeps none."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if values is not None and len(values) != self.channels:
+                raise ValueError(f"{name} needs {self.channels} numbers, one per channel, got {len(values)}")
+        if self.std is not None and not all(value > 0 for value in self.std):
+            raise ValueError("std must be above 0")
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("give mean and std, or neither of them")
+        if self.resize is not None and (self.fit != "crop" or self.resize < self.size):
+            raise ValueError("resize is for fit: crop and at least size")
+        return self
+
+    def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge with given settings; mean and std are not carried over to another number of channels."""
+        merged = super().completed(given)
+        if given.get("channels", self.channels) != self.channels and not given.keys() & {"mean", "std"}:
+            merged.pop("mean", None)
+            merged.pop("std", None)
+        return merged
+
+    @property
+    def short_side(self) -> int:
+        """The shorter side before the middle is cut out."""
+        return self.resize or self.size
+
+    @property
+    def shrink_to(self) -> int | None:
+        """The shorter side to which files may be shrunk while they are decoded; random parts need all pixels."""
+        return None if self.augmentation.crop == "resized" else self.short_side
+
+
+# --- config ---
+# Settings of heads and losses. Does not import torch, so that configs need none.
+
+
+class LossConfig(Config):
+    """The loss of one score per label."""
+
+    name: Literal["bce", "hinge", "squared_hinge", "focal", "asymmetric", "softmax"] = "bce"
+    """Binary cross-entropy, hinge, squared hinge, focal loss (Lin et al. 2017), asymmetric loss (Ridnik et al. 2021),
+    or cross-entropy of the softmax over all labels, for documents with one label each; several divide the target
+    equally."""
+    reduction: Literal["sum", "mean"] = "sum"
+    """Sum or mean over labels; always the mean over documents. With the mean, gradients shrink with the number of
+    labels, until an optimiser's eps or L2 term dominates them."""
+    focus: Annotated[float, Field(ge=0)] = 2.0
+    """Focal loss: the focusing parameter (gamma), which reduces the loss of labels that are already right."""
+    focus_positive: Annotated[float, Field(ge=0)] = 0.0
+    """Asymmetric loss: the focusing parameter for labels a document has."""
+    focus_negative: Annotated[float, Field(ge=0)] = 4.0
+    """Asymmetric loss: the focusing parameter for labels a document does not have."""
+    shift: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """Asymmetric loss: probability margin; wrong labels below it have no loss."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        owners = {
+            "focus": "focal",
+            "focus_positive": "asymmetric",
+            "focus_negative": "asymmetric",
+            "shift": "asymmetric",
+        }
+        for field, name in owners.items():
+            if name != self.name and getattr(self, field) != type(self).model_fields[field].default:
+                raise ValueError(f"{field} is a setting of the {name} loss, this is {self.name}")
+        if self.name == "softmax" and self.reduction == "mean":
+            raise ValueError("reduction: the softmax loss has no term per label to take the mean of; leave it at sum")
+        return self
+
+
+class HeadConfig(Config):
+    """One linear output per label."""
+
+    loss: LossConfig = LossConfig()
+    """The loss to minimise."""
+    bias: Literal["prior", "zero"] = "prior"
+    """Initial biases: the constant scores with the lowest loss given the label frequencies (for cross-entropy the
+    log-odds of each label), or 0."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Dropout rate of the document's vector."""
+    block: Annotated[int, Field(ge=1)] = 8192
+    """Labels per block: memory beside the weights is bounded by batch x block."""
+
+
+# --- digit config ---
+# Settings of the heads of multi-head encoding. Does not import torch, so that configs need none.
+
+# Fields that only some kinds of heads have. Setting one for another kind is an error.
+DIGIT_CONFIG_ONLY_FOR = {
+    "radices": ("product", "cascade", "sampling"),
+    "heads": ("product", "cascade", "sampling"),
+    "order": ("product", "cascade", "sampling"),
+    "reduction": ("one_hot", "product", "cascade"),
+    "bottleneck": ("cascade",),
+    "groups": ("cascade",),
+    "beam": ("cascade",),
+    "negatives": ("sampling",),
+    "sampled_groups": ("sampling",),
+    "sampled_fraction": ("sampling",),
+    "log_q": ("sampling",),
+}
+
+
+class DigitHeadConfig(Config):
+    """A head: one output per label, or labels as digits in mixed radix (multi-head encoding)."""
+
+    kind: Literal["one_hot", "product", "cascade", "sampling"] = "one_hot"
+    """one_hot: an output per label. product: an output per value of each digit, digits are independent. cascade: the
+    first digit is a group of labels; labels of the best groups are scored by embeddings. sampling: an output per label,
+    trained against the labels of some groups only."""
+    loss: Literal["softmax", "joint_softmax", "bce"] = "softmax"
+    """softmax: cross-entropy, for documents with one label; several divide the target equally. bce: binary
+    cross-entropy, for documents with several labels. joint_softmax: one softmax over the outputs of all digits together
+    (product only)."""
+    reduction: Literal["sum", "mean"] = "sum"
+    """With bce: sum over outputs, or their mean."""
+    radices: Annotated[tuple[Count, ...], Field(max_length=8)] | None = None
+    """Values of each digit, the most significant first; their product is at least the number of labels. null: near
+    equal."""
+    heads: Annotated[int, Field(ge=2, le=8)] = 2
+    """Number of digits when `radices` is null."""
+    order: Literal["index", "frequency", "clustered", "random"] = "index"
+    """Which labels share digits: neighbours by index; labels dealt to groups by frequency, so that groups have equally
+    many documents; neighbours in a balanced tree of the labels' features; or at random."""
+    bottleneck: Count | None = None
+    """Width of the label embeddings (cascade); null is 256, or the width of the vectors if that is smaller."""
+    groups: Count | None = None
+    """Nodes per document and level whose children are scored in training (cascade): the true ones, all of them, then
+    those that the model ranks highest. null is 1 with softmax (only the true node) and 10 with bce."""
+    beam: Count = 10
+    """Nodes per level whose children are scored in prediction (cascade)."""
+    negatives: Literal["batch", "document", "V0", "V2", "B1"] = "batch"
+    """Groups that a step is trained against (sampling). batch: those of the batch's labels and random ones, the same
+    for all its documents. document: those of a document's labels and random ones, drawn for each document. V0: those of
+    the document's labels only. V2: these and one random group. B1: those of the batch's labels only."""
+    sampled_groups: Count | None = None
+    """Groups per batch, or per document, with those of the labels (sampling); null is 10, or `sampled_fraction`."""
+    sampled_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Instead of `sampled_groups`: the fraction of all groups."""
+    log_q: bool = False
+    """Correct scores of random groups by the logarithm of the probability of being drawn (sampling): the softmax is
+    then an unbiased estimate of that over all labels."""
+    bias: Literal["prior", "zero"] = "prior"
+    """Initial biases: from label frequencies, or 0."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Dropout rate of the document's vector."""
+    block: Count = 8192
+    """Labels per block: memory beside the weights is bounded by batch x block."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for field, kinds in DIGIT_CONFIG_ONLY_FOR.items():
+            if self.kind not in kinds and getattr(self, field) != type(self).model_fields[field].default:
+                raise ValueError(f"{field} is a setting of {', '.join(kinds)} heads, the kind is {self.kind}")
+        if self.loss == "joint_softmax" and self.kind != "product":
+            raise ValueError(f"loss: joint_softmax is a loss of product heads, the kind is {self.kind}")
+        if self.loss == "bce" and self.kind == "sampling":
+            raise ValueError("loss: sampling heads are trained by softmax; several labels share the target equally")
+        if self.reduction == "mean" and self.loss != "bce":
+            raise ValueError("reduction: only bce has a term per output to take the mean of")
+        if self.radices is not None and len(self.radices) < 2:
+            raise ValueError("radices: give at least two digits; one is kind: one_hot")
+        if self.radices is not None and self.heads != type(self).model_fields["heads"].default:
+            raise ValueError("give radices or heads, not both")
+        if self.sampled_groups is not None and self.sampled_fraction is not None:
+            raise ValueError("give sampled_groups or sampled_fraction, not both")
+        if self.negatives in ("V0", "B1") and self.log_q:
+            raise ValueError(f"log_q: negatives: {self.negatives} draws no random groups to correct")
+        if self.negatives in ("V0", "V2", "B1") and (self.sampled_groups or self.sampled_fraction):
+            raise ValueError(f"negatives: {self.negatives} fixes the number of groups; leave sampled_groups out")
+        return self
+
+    @property
+    def has_code(self) -> bool:
+        """Whether labels have digits."""
+        return self.kind != "one_hot"
+
+    def flat(self) -> HeadConfig:
+        """The settings of a flat head with the same loss, of all labels or of the groups."""
+        name = "bce" if self.loss == "bce" else "softmax"
+        loss = LossConfig(name=name, reduction=self.reduction)
+        return HeadConfig(loss=loss, bias=self.bias, dropout=self.dropout, block=self.block)
+
+
+# --- margin config ---
+# Settings of heads with margins. Does not import torch, so that configs need none.
+
+USUAL_MARGINS = {"arcface": 0.5, "cosface": 0.4}
+
+# Fields that belong to one type of sampling. Setting one for another is an error.
+MARGIN_CONFIG_ONLY_FOR = {
+    "sample_rate": "classes",
+    "radices": "groups",
+    "order": "groups",
+    "negatives": "groups",
+    "sampled_groups": "groups",
+    "sampled_fraction": "groups",
+}
+
+
+class MarginConfig(Config):
+    """Cosines of vectors with one vector per class, and a margin that training has to keep."""
+
+    kind: Literal["arcface", "cosface"] = "arcface"
+    """arcface: the margin is an angle (Deng et al. 2019). cosface: it is subtracted from the cosine (Wang et al.
+    2018)."""
+    margin: Annotated[float, Field(ge=0, lt=1.5)] | None = None
+    """The margin; null is 0.5 for arcface and 0.4 for cosface. 0 is a softmax of cosines without margin."""
+    scale: Annotated[float, Field(gt=0, le=1000)] = 64.0
+    """Cosines are multiplied by it before the softmax. Smaller ones are easier to train on few classes."""
+    sampling: Literal["all", "classes", "groups"] = "all"
+    """Classes that a step is trained against: all; those of the batch and random ones (Partial FC, An et al. 2022); or
+    groups of classes (MHS, Liang et al. 2025), those of the batch and random ones."""
+    sample_rate: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """Fraction of all classes of a step (classes); at least those of the batch."""
+    radices: tuple[Count, Count] | None = None
+    """Number of groups and classes per group; their product is at least the number of classes (groups). null: near
+    equal."""
+    order: Literal["index", "frequency", "random"] = "random"
+    """Which classes form a group (groups): neighbours by index, classes dealt by frequency, or random ones."""
+    negatives: Literal["batch", "document", "V0", "V2", "B1"] = "batch"
+    """batch: the groups of the batch's classes and random ones, the same for all images. document: those of an image's
+    class and random ones, drawn for each image. V0, V2, B1: the original's variants, with the image's group alone, one
+    random group more, or the batch's groups alone (groups)."""
+    sampled_groups: Count | None = None
+    """Groups per batch, or per image, with those of the classes (groups); null is 10, or `sampled_fraction`."""
+    sampled_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Instead of `sampled_groups`: the fraction of all groups."""
+    block: Count = 8192
+    """Classes per block: memory beside the weights is bounded by batch x block."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for field, sampling in MARGIN_CONFIG_ONLY_FOR.items():
+            if sampling != self.sampling and getattr(self, field) != type(self).model_fields[field].default:
+                raise ValueError(f"{field} is a setting of sampling: {sampling}, this is {self.sampling}")
+        if self.sampling == "groups":
+            self.group_settings()
+        return self
+
+    @property
+    def size(self) -> float:
+        """The margin."""
+        return USUAL_MARGINS[self.kind] if self.margin is None else self.margin
+
+    def group_settings(self) -> DigitHeadConfig:
+        """The settings of groups, as a head of multi-head encoding has them."""
+        names = ("radices", "order", "negatives", "sampled_groups", "sampled_fraction", "block")
+        return DigitHeadConfig(kind="sampling", **{name: getattr(self, name) for name in names})

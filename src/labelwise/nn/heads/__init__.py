@@ -1,0 +1,1 @@
+"""Heads: vectors to scores and losses."""

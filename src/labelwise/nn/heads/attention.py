@@ -1,0 +1,431 @@
+"""Label-wise attention: every label has its own view of a document, a weighted mean of the words' states.
+
+    weights of the words = softmax over the document's own words of (label vector . state)
+    view                 = sum of weight x state
+    score                = output layers of the view
+
+Either all labels are scored for a document, or only a list of candidates. Training works on blocks of documents and
+labels: word scores, softmax, views, outputs, loss, and the backward pass through all of them, before the next block
+begins. Memory is bounded by one block per thread; no array of labels x words x documents is kept. Padding after the
+end of a document has weight 0, and label vectors have gradients only in the rows of the candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from labelwise.nn.batch_share import divisor
+from labelwise.nn.buffers import BufferPool, Buffers
+from labelwise.nn.row_gradients import add_row_gradient
+from labelwise.runtime.device import limited_threads
+from labelwise.runtime.threads import run_all, threads
+
+# --- label outputs ---
+# From a label's view of a document (a vector) to its score: one small network for all labels, or weights per label.
+#
+# Both work block by block with an explicit backward pass, like the attention that calls them: gradients are accumulated
+# while a block is in the cache, and nothing of it is kept.
+
+
+class SharedOutput(nn.Module):
+    """The same layers for all labels, with ReLU between them; the last has one output.
+
+    Parameters
+    ----------
+    width
+        Dimension of a view.
+    hidden
+        Widths of the hidden layers; without any, the output is linear.
+    """
+
+    def __init__(self, width: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        sizes = [width, *hidden, 1]
+        self.weights = nn.ParameterList(torch.empty(after, before) for before, after in pairwise(sizes))
+        self.biases = nn.ParameterList(torch.zeros(after) for after in sizes[1:])
+
+    @torch.no_grad()
+    def initialise(self, priors: Any, generator: torch.Generator) -> None:
+        """Draw the initial weights; the last bias is the log-odds of the mean prior."""
+        for weight in self.weights:
+            nn.init.xavier_uniform_(weight, generator=generator)
+        for bias in self.biases:
+            bias.zero_()
+        prior = min(max(float(priors.mean()), 1e-6), 0.5)
+        self.biases[-1].fill_(torch.logit(torch.tensor(prior)).item())
+
+    def forward(self, views: Tensor) -> Tensor:
+        """Scores [...] of views [..., width], with autograd, for explanations."""
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            views = torch.relu(nn.functional.linear(views, weight, bias))
+        return nn.functional.linear(views, self.weights[-1], self.biases[-1]).squeeze(-1)
+
+    def tensors(self) -> list[Tensor]:
+        """All parameters, in the order of `sums` in `block_backward`."""
+        return [*self.weights, *self.biases]
+
+    @staticmethod
+    def block_forward(tensors: Sequence[Tensor], views: Tensor, labels: slice, buffers: Buffers) -> tuple[Tensor, Any]:
+        """Scores [documents, labels] of views [documents, labels, width], and what `block_backward` needs."""
+        count = len(tensors) // 2
+        kept, layer = [], views.flatten(0, 1)
+        for depth in range(count - 1):
+            weight, bias = tensors[depth], tensors[count + depth]
+            kept.append(layer)
+            layer = torch.addmm(bias, layer, weight.T, out=buffers.get(f"layer {depth}", len(layer), len(weight)))
+            layer.relu_()
+        kept.append(layer)
+        return (layer @ tensors[count - 1][0] + tensors[-1]).view(views.shape[:2]), kept
+
+    @staticmethod
+    def block_backward(
+        tensors: Sequence[Tensor], sums: Sequence[Tensor], gradients: Tensor, kept: Any, labels: slice, buffers: Buffers
+    ) -> Tensor:
+        """Add the parameters' gradients to `sums`; returns the gradient of the views [documents, labels, width]."""
+        count, flat = len(tensors) // 2, gradients.reshape(-1)
+        sums[count - 1][0].addmv_(kept[-1].T, flat)
+        sums[-1].add_(flat.sum())
+        back = torch.outer(flat, tensors[count - 1][0], out=buffers.get(f"back {count - 1}", *kept[-1].shape))
+        for depth in range(count - 2, -1, -1):
+            back = torch.ops.aten.threshold_backward.grad_input(back, kept[depth + 1], 0, grad_input=back)
+            sums[depth].addmm_(back.T, kept[depth])
+            sums[count + depth].add_(back.sum(0))
+            back = torch.mm(back, tensors[depth], out=buffers.get(f"back {depth}", *kept[depth].shape))
+        return back.view(*gradients.shape, -1)
+
+
+class LabelOutput(nn.Module):
+    """Weights and a bias per label."""
+
+    def __init__(self, width: int, n_labels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_labels, width))
+        self.bias = nn.Parameter(torch.zeros(n_labels))
+
+    @torch.no_grad()
+    def initialise(self, priors: Any, generator: torch.Generator) -> None:
+        """Draw the initial weights; biases are the log-odds of the labels' priors."""
+        nn.init.xavier_uniform_(self.weight, generator=generator)
+        self.bias.copy_(torch.logit(torch.as_tensor(priors).clamp(1e-6, 0.5)))
+
+    def forward(self, views: Tensor, labels: Tensor) -> Tensor:
+        """Scores of views [..., width] of the given labels [...]."""
+        return (views * self.weight[labels]).sum(-1) + self.bias[labels]
+
+    def tensors(self) -> list[Tensor]:
+        """All parameters."""
+        return [self.weight, self.bias]
+
+    @staticmethod
+    def block_forward(tensors: Sequence[Tensor], views: Tensor, labels: slice, buffers: Buffers) -> tuple[Tensor, Any]:
+        """As in `SharedOutput`."""
+        products = torch.mul(views, tensors[0][labels], out=buffers.get("products", *views.shape))
+        return products.sum(-1) + tensors[1][labels], views
+
+    @staticmethod
+    def block_backward(
+        tensors: Sequence[Tensor], sums: Sequence[Tensor], gradients: Tensor, kept: Any, labels: slice, buffers: Buffers
+    ) -> Tensor:
+        """As in `SharedOutput`."""
+        scaled = torch.mul(kept, gradients[..., None], out=buffers.get("products", *kept.shape))
+        sums[0][labels] += scaled.sum(0)
+        sums[1][labels] += gradients.sum(0)
+        return torch.mul(gradients[..., None], tensors[0][labels], out=buffers.get("products", *kept.shape))
+
+
+SCORES_AT_ONCE = 1 << 20
+"""Words x labels per block on a CPU: as many as fit in its caches."""
+SCORES_AT_ONCE_GPU = 1 << 26
+VIEWS_PER_SCORE = 8
+"""Numbers in views that a block may have per score: short documents have few words, but as many views as long ones."""
+LABELS_AT_ONCE = 2048
+INITIAL_NORM = 4.0
+"""Expected norm of the initial label vectors: with a much smaller one all labels start with nearly equal attention."""
+
+
+@dataclass(frozen=True)
+class AttentionInputs:
+    """States to attend to [documents, longest, width], in order of descending length.
+
+    `lengths` are on the CPU. `candidates` are label ids [documents, candidates], -1 where there is none; None for all
+    labels.
+    """
+
+    states: Tensor
+    lengths: Tensor
+    candidates: Tensor | None = None
+
+
+class LabelAttention(nn.Module):
+    """Scores labels by label-wise attention.
+
+    Parameters
+    ----------
+    width
+        Dimension of a state.
+    n_labels
+        Number of labels.
+    output
+        Layers from a view to a score.
+
+    With candidates the gradient of the label vectors (`weight`) is row-sparse, and `train` needs its name in `rows`.
+    """
+
+    def __init__(self, width: int, n_labels: int, output: SharedOutput | LabelOutput) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_labels, width))
+        self.output = output
+        self.pool = BufferPool()
+
+    @torch.no_grad()
+    def initialise(self, seed: int, priors: np.ndarray | None = None) -> LabelAttention:
+        """Draw the initial label vectors, and the output layers if the labels' `priors` are given."""
+        generator = torch.Generator().manual_seed(seed)
+        self.weight.normal_(0, INITIAL_NORM * self.weight.shape[1] ** -0.5, generator=generator)
+        if priors is not None:
+            self.output.initialise(torch.from_numpy(np.asarray(priors, np.float32)), generator)
+        return self
+
+    @property
+    def n_labels(self) -> int:
+        """Number of labels."""
+        return len(self.weight)
+
+    def loss(self, inputs: AttentionInputs, targets: Tensor) -> Tensor:
+        """Mean cross-entropy over documents and scored labels; `targets` [documents, candidates] is 1 for true ones."""
+        loss: Any = _AttentionLoss.apply(
+            inputs.states.float(), self.weight, self, inputs, targets, *self.output.tensors()
+        )
+        return loss
+
+    @torch.no_grad()
+    def scores(self, inputs: AttentionInputs) -> Tensor:
+        """Scores before the sigmoid [documents, candidates]; -inf where there is no candidate."""
+        with torch.autocast(inputs.states.device.type, enabled=False):
+            return _AttentionPass(self, replace(inputs, states=inputs.states.float()), None).run().scores
+
+    @torch.no_grad()
+    def weights_of_words(self, states: Tensor, labels: Tensor) -> Tensor:
+        """Attention weights [labels, words] of one document."""
+        return torch.softmax(self.weight[labels] @ states.T, -1)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Documents and labels of a block, and the length of its longest document."""
+
+    documents: slice
+    labels: slice
+    words: int
+
+
+def _blocks(lengths: np.ndarray, n_labels: int, width: int, at_once: int) -> Iterator[list[_Block]]:
+    """The blocks of each group of documents; blocks of one group add to the same state gradients."""
+    begin = 0
+    while begin < len(lengths):
+        words = int(lengths[begin])
+        wide = min(n_labels, LABELS_AT_ONCE)
+        end = min(len(lengths), begin + max(1, at_once // (wide * max(words, width // VIEWS_PER_SCORE))))
+        yield [
+            _Block(slice(begin, end), slice(first, min(first + wide, n_labels)), words)
+            for first in range(0, n_labels, wide)
+        ]
+        begin = end
+
+
+class _AttentionPass:
+    """One pass over a batch: scores, and with `targets` also the loss and all gradients."""
+
+    def __init__(
+        self, head: LabelAttention, inputs: AttentionInputs, targets: Tensor | None, gradients: Tensor | None = None
+    ) -> None:
+        self.head, self.states, self.lengths = head, inputs.states, inputs.lengths.numpy()
+        self.targets, self.state_gradients = targets, gradients
+        self.output = type(head.output)
+        self.tensors = [part.detach() for part in head.output.tensors()]
+        self.table = head.weight.detach()
+        self.empty: Tensor | None = None
+        self.row_index: Tensor | None = None
+        self.rows: Tensor | None = None
+        self.buffers: Buffers | None = None
+        count = head.n_labels
+        if inputs.candidates is not None:
+            if self.output is LabelOutput:
+                raise TypeError("an output with weights per label needs all labels, not candidates")
+            count = inputs.candidates.shape[1]
+            self.empty = inputs.candidates < 0
+            # missing candidates are replaced by one of the document's own, so that no other row gets a gradient
+            filled = torch.where(self.empty, inputs.candidates.amax(1, keepdim=True).clamp_min(0), inputs.candidates)
+            self.rows, self.row_index = torch.unique(filled, return_inverse=True)
+            self.buffers = head.pool.acquire(self.states.device)
+            rows = self.buffers.get("table", len(self.rows), self.table.shape[1])
+            self.table = torch.index_select(self.table, 0, self.rows, out=rows)
+        self.count = count
+        documents = len(self.lengths)
+        self.scores = self.states.new_zeros(documents, count)
+        scored = documents * count - (0 if self.empty is None else int(self.empty.sum()))
+        learning = targets is not None and gradients is not None
+        self.scale = 1.0 / (divisor(scored, self.states.device) if learning else max(scored, 1))
+        self.total = torch.zeros((), dtype=torch.float64)
+        self.sums: list[Tensor] = []
+
+    def run(self) -> _AttentionPass:
+        """Run all blocks, distributed over threads; sums are added in the order of threads."""
+        cpu = self.states.device.type == "cpu"
+        parts = threads() if cpu else 1
+        at_once = SCORES_AT_ONCE if cpu else SCORES_AT_ONCE_GPU
+        groups = list(_blocks(self.lengths, self.count, self.states.shape[2], at_once))
+        if self.targets is None:  # no sums: the blocks of a group may run on different threads
+            groups = [[block] for group in groups for block in group]
+        work = [[*chain.from_iterable(groups[turn::parts])] for turn in range(min(parts, len(groups)))]
+        usual = torch.get_num_threads()
+        results = (
+            run_all(lambda blocks: self._run_on_one_thread(blocks, usual), work)
+            if cpu
+            else [self._run_blocks(blocks) for blocks in work]
+        )
+        for number, (total, sums) in enumerate(results):
+            self.total += total
+            self.sums = (
+                sums if number == 0 else [mine.add_(theirs) for mine, theirs in zip(self.sums, sums, strict=True)]
+            )
+        if self.empty is not None:
+            self.scores.masked_fill_(self.empty, -torch.inf)
+        if self.buffers is not None:
+            self.head.pool.release(self.buffers)
+        return self
+
+    def _run_on_one_thread(self, blocks: Sequence[_Block], usual: int) -> tuple[Tensor, list[Tensor]]:
+        """Run blocks with one torch thread, even if no other blocks run: blocks are too small for several."""
+        with limited_threads(1, usual), torch.no_grad():
+            return self._run_blocks(blocks)
+
+    def _run_blocks(self, blocks: Sequence[_Block]) -> tuple[Tensor, list[Tensor]]:
+        learning = self.targets is not None and self.state_gradients is not None
+        sums = [torch.zeros_like(part) for part in (self.table, *self.tensors)] if learning else []
+        total = torch.zeros((), dtype=torch.float64)
+        buffers = self.head.pool.acquire(self.states.device)
+        for block in blocks:
+            total += self._block(block, buffers, sums)
+        self.head.pool.release(buffers)
+        return total, sums
+
+    def _block(self, block: _Block, buffers: Buffers, sums: list[Tensor]) -> float:
+        """Scores, loss and gradients of one block; names as in the module's docstring."""
+        documents, labels = block.documents, block.labels
+        states = self.states[documents, : block.words]
+        rows = self._rows(block, buffers)
+        shape = (len(states), rows.shape[1])
+        weights = torch.bmm(rows, states.mT, out=buffers.get("weights", *shape, block.words))
+        for number, length in enumerate(self.lengths[documents].tolist()):
+            if length < block.words:
+                weights[number, :, length:] = -torch.inf
+        torch._softmax(weights, -1, False, out=weights)
+        views = torch.bmm(weights, states, out=buffers.get("views", *shape, states.shape[2]))
+        scores, kept = self.output.block_forward(self.tensors, views, labels, buffers)
+        self.scores[documents, labels] = scores
+        if self.targets is None:
+            return 0.0
+        targets = self.targets[documents, labels]
+        losses = functional.softplus(scores).sub_(scores * targets)
+        gradients = torch.sigmoid(scores).sub_(targets).mul_(self.scale)
+        if self.empty is not None:
+            empty = self.empty[documents, labels]
+            losses.masked_fill_(empty, 0)
+            gradients.masked_fill_(empty, 0)
+        if sums:
+            self._backward(
+                block,
+                buffers,
+                sums,
+                (states, rows, weights),
+                self.output.block_backward(self.tensors, sums[1:], gradients, kept, labels, buffers),
+            )
+        return float(losses.sum()) * self.scale
+
+    def _backward(
+        self,
+        block: _Block,
+        buffers: Buffers,
+        sums: list[Tensor],
+        kept: tuple[Tensor, Tensor, Tensor],
+        view_gradients: Tensor,
+    ) -> None:
+        """Gradients of states and label vectors from those of the views."""
+        states, rows, weights = kept
+        documents, labels = block.documents, block.labels
+        assert self.state_gradients is not None
+        target = self.state_gradients[documents, : block.words]
+        if labels.start == 0:
+            torch.bmm(weights.mT, view_gradients, out=target)
+            self.state_gradients[documents, block.words :] = 0
+        else:
+            target.baddbmm_(weights.mT, view_gradients)
+        gradients = torch.bmm(view_gradients, states.mT, out=buffers.get("weight gradients", *weights.shape))
+        torch._softmax_backward_data(gradients, weights, -1, weights.dtype, grad_input=gradients)
+        target.baddbmm_(gradients.mT, rows)
+        if self.row_index is None:
+            for own, state in zip(gradients, states, strict=True):
+                sums[0][labels].addmm_(own, state)
+        else:
+            row_gradients = torch.bmm(gradients, states, out=buffers.get("row gradients", *rows.shape))
+            sums[0].index_add_(0, self.row_index[documents, labels].reshape(-1), row_gradients.flatten(0, 1))
+
+    def _rows(self, block: _Block, buffers: Buffers) -> Tensor:
+        """The label vectors of a block [documents, labels, width]."""
+        count = block.documents.stop - block.documents.start
+        if self.row_index is None:
+            return self.table[block.labels].expand(count, -1, -1)
+        row_index = self.row_index[block.documents, block.labels]
+        rows = buffers.get("rows", row_index.numel(), self.table.shape[1])
+        return torch.index_select(self.table, 0, row_index.reshape(-1), out=rows).view(*row_index.shape, -1)
+
+
+class _AttentionLoss(torch.autograd.Function):
+    """The mean loss, with all gradients computed in the forward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        head: LabelAttention,
+        inputs: AttentionInputs,
+        targets: Tensor,
+        *output: Tensor,
+    ) -> Tensor:
+        states = states.detach()
+        learning = any(ctx.needs_input_grad)
+        buffers = head.pool.acquire(states.device) if learning else None
+        gradients = None if buffers is None else buffers.get("state gradients", *states.shape)
+        with torch.autocast(states.device.type, enabled=False):  # all in float32: it is a small part of the work
+            work = _AttentionPass(
+                head, AttentionInputs(states, inputs.lengths, inputs.candidates), targets, gradients
+            ).run()
+        ctx.buffers, ctx.gradients, ctx.sums, ctx.rows = buffers, gradients, work.sums, work.rows
+        ctx.pool, ctx.weight = head.pool, weight
+        return work.total.to(states.device, states.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
+        (outer,) = grad_outputs
+        gradients, (table, *output) = ctx.gradients, ctx.sums
+        ctx.gradients = ctx.sums = None
+        if float(outer) != 1.0:
+            for part in (gradients, table, *output):
+                part.mul_(outer)
+        if ctx.rows is not None:
+            add_row_gradient(ctx.weight, ctx.rows, table)
+            table = None
+        ctx.pool.release(ctx.buffers)
+        return gradients, table, None, None, None, *output

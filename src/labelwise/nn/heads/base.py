@@ -1,0 +1,155 @@
+"""What every head of an encoder is: the contract between `networks/`, `training/` and the heads.
+
+A head owns the weights between a document's vector and its label scores. Whoever trains, saves or predicts with one
+knows nothing else about it, so that texts, images and faces share all heads.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from labelwise.errors import ModelFormatError
+from labelwise.io.folder import get_tensor
+from labelwise.nn.arrays import as_array, as_tensor
+
+INITIAL_STD = 0.02
+"""Standard deviation of initial weights."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The labels of a batch of documents as pairs, sorted by label."""
+
+    documents: Tensor
+    labels: Tensor
+    weights: Tensor | None = None
+    """Weight of each pair in the loss; None: 1."""
+
+    @classmethod
+    def of_rows(cls, labels: Any, rows: np.ndarray) -> Targets:
+        """The labels of some rows of a CSR matrix."""
+        picked = labels[rows]
+        documents = np.repeat(np.arange(len(rows)), np.diff(picked.indptr))
+        order = np.argsort(picked.indices, kind="stable")
+        return cls(torch.from_numpy(documents[order]), torch.from_numpy(picked.indices[order].astype(np.int64)))
+
+    def to(self, device: torch.device) -> Targets:
+        """Copy to a device."""
+        weights = None if self.weights is None else self.weights.to(device)
+        return Targets(self.documents.to(device), self.labels.to(device), weights)
+
+    def masses(self, n_documents: int) -> Tensor:
+        """The target distribution of cross-entropy: a mass of 1 per document, divided equally among its labels.
+
+        Weights of pairs are factors of it, so that a weight of 2 counts a label twice in the loss.
+        """
+        counts = torch.bincount(self.documents, minlength=n_documents)
+        equal = 1.0 / counts[self.documents].to(torch.get_default_dtype())
+        return equal if self.weights is None else equal * self.weights.to(equal.dtype)
+
+
+class LabelHead(nn.Module):
+    """A head: losses and best labels from documents' vectors."""
+
+    row_tables: tuple[str, ...] = ()
+    """Names of the parameters with row-sparse gradients, which the training loop needs."""
+
+    def __init__(self, n_labels: int) -> None:
+        super().__init__()
+        self.n_labels = n_labels
+        """Number of labels."""
+
+    @abstractmethod
+    def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
+        """Draw the initial weights; `counts` are the documents of each label among `n_documents`."""
+
+    @abstractmethod
+    def loss(self, vectors: Tensor, targets: Targets) -> Tensor:
+        """The mean loss of the documents."""
+
+    @abstractmethod
+    def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Ids and scores of the k best labels of each document, best first, ties in order of ids.
+
+        Ranks without a label have the id -1 and the score -inf. In the precision of the weights.
+        """
+
+    @abstractmethod
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Scores of `best` as numbers in [0, 1], in the same order; the score of an empty rank may be anything."""
+
+    def constant_loss(self, labels: Any, rows: np.ndarray) -> float:
+        """The lowest mean loss of `rows` with scores that are equal for all documents of `labels` (CSR); NaN: unknown.
+
+        A training whose loss stays above it has learned nothing from the documents.
+        """
+        return float("nan")
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return next(self.parameters()).device
+
+    # --- files ---
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The arrays to write to a model file."""
+        return {name: as_array(parameter) for name, parameter in self.named_parameters()}
+
+    def restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> Self:
+        """Restore what `state` returned, without copying. The head may have been built on the meta device."""
+        for name, parameter in list(self.named_parameters()):
+            array = get_tensor(tensors, name, path)
+            if array.shape != tuple(parameter.shape) or array.dtype != np.float32:
+                raise ModelFormatError(
+                    f"{path}: the head does not fit {self.n_labels:,} labels: {name} is {array.dtype} {array.shape}, "
+                    f"expected float32 {tuple(parameter.shape)}"
+                )
+            owner, _, leaf = name.rpartition(".")
+            setattr(self.get_submodule(owner), leaf, nn.Parameter(as_tensor(array), requires_grad=False))
+        return self
+
+
+class LinearHead(LabelHead):
+    """A head with one linear layer: an output per label, or per value of a digit.
+
+    Parameters
+    ----------
+    width
+        Dimension of a vector.
+    n_labels
+        Number of labels.
+    n_outputs
+        Number of outputs.
+    config
+        Settings, among them `dropout` and `bias`.
+    """
+
+    config: Any
+
+    def __init__(self, width: int, n_labels: int, n_outputs: int, config: Any) -> None:
+        super().__init__(n_labels)
+        self.config = config
+        self.dropout = nn.Dropout(config.dropout)
+        self.weight = nn.Parameter(torch.empty(n_outputs, width))
+        self.bias = nn.Parameter(torch.zeros(n_outputs))
+
+    @torch.no_grad()
+    def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
+        """Draw the initial weights, and set biases from the frequencies of labels."""
+        self.weight.normal_(0, INITIAL_STD, generator=torch.Generator().manual_seed(seed))
+        if self.config.bias == "prior":
+            self.bias.copy_(torch.from_numpy(self._constants(counts, n_documents)))
+        return self
+
+    @abstractmethod
+    def _constants(self, counts: np.ndarray, n_documents: int) -> np.ndarray:
+        """The constant score of each output with (about) the lowest loss."""

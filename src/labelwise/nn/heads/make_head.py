@@ -1,0 +1,102 @@
+"""Heads from their settings, and from the arrays of a saved model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.labelspace.digits import DigitCode, balanced_radices, make_code
+from labelwise.nn.config import DigitHeadConfig
+from labelwise.nn.heads.base import LabelHead
+from labelwise.nn.heads.cascade import CascadeHead
+from labelwise.nn.heads.linear import FlatHead
+from labelwise.nn.heads.product import ProductHead
+from labelwise.nn.heads.sampled import SamplingHead
+
+ORDER = "label_at"
+"""Name of the array with the order of the labels in a model file."""
+
+
+def make_head(
+    width: int,
+    n_labels: int,
+    config: DigitHeadConfig,
+    counts: np.ndarray,
+    seed: int,
+    features: Any = None,
+) -> LabelHead:
+    """The head of a config, without weights.
+
+    Parameters
+    ----------
+    width
+        Dimension of the documents' vectors.
+    n_labels
+        Number of labels.
+    config
+        Settings.
+    counts
+        Documents of each label.
+    seed
+        Of random orders and of clustering.
+    features
+        Features of the labels, which `config.order: clustered` needs.
+    """
+    code = None
+    if config.has_code:
+        code = make_code(radices_of(config, n_labels), n_labels, config.order, counts, seed, features)
+    return _built(width, n_labels, config, code)
+
+
+def radices_of(config: DigitHeadConfig, n_labels: int) -> tuple[int, ...]:
+    """The radices of a config, near equal unless given."""
+    return balanced_radices(n_labels, config.heads) if config.radices is None else config.radices
+
+
+def head_state(head: LabelHead) -> dict[str, np.ndarray]:
+    """The arrays to write to a model file, with the order of the labels."""
+    code: DigitCode | None = getattr(head, "code", None)
+    order = {} if code is None or code.label_at is None else {ORDER: code.label_at}
+    return {**head.state(), **order}
+
+
+def restored_head(
+    width: int, n_labels: int, config: DigitHeadConfig, tensors: Mapping[str, np.ndarray], path: Path
+) -> LabelHead:
+    """Rebuild a head from what `head_state` returned, without copying weights."""
+    code = None
+    if config.has_code:
+        order = None if config.order == "index" else tensors.get(ORDER)
+        if order is not None and not _is_permutation(order, n_labels):
+            raise ModelFormatError(f"{path}: the order of the labels is no permutation of {n_labels:,} labels")
+        if order is None and config.order != "index" and n_labels > 1:
+            raise ModelFormatError(f"{path}: the order of the labels ({ORDER}) is missing")
+        try:
+            code = DigitCode(radices_of(config, n_labels), n_labels, order)
+        except ConfigError as error:
+            raise ModelFormatError(f"{path}: {error}") from None
+    with torch.device("meta"):
+        head = _built(width, n_labels, config, code)
+    return head.restore(tensors, path)
+
+
+def _is_permutation(order: np.ndarray, n_labels: int) -> bool:
+    if order.shape != (n_labels,) or order.dtype != np.int32:
+        return False
+    seen = np.zeros(n_labels, bool)
+    inside = bool(((order >= 0) & (order < n_labels)).all())
+    if inside:
+        seen[order] = True
+    return inside and bool(seen.all())
+
+
+def _built(width: int, n_labels: int, config: DigitHeadConfig, code: DigitCode | None) -> LabelHead:
+    if code is None:
+        return FlatHead(width, n_labels, config.flat())
+    kinds = {"product": ProductHead, "cascade": CascadeHead, "sampling": SamplingHead}
+    return kinds[config.kind](width, code, config)

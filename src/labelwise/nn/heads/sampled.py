@@ -1,0 +1,244 @@
+"""Sampling head of multi-head encoding (MHS): an output per label, trained against the labels of some groups.
+
+Multi-Head Encoding for Extreme Label Classification, Liang et al., TPAMI 2025. The first digit of a label is its group;
+a step computes scores, loss and gradients for the labels of a few groups only, and gradients have only their rows. It
+is a block-sampled softmax; with all groups it is the full one. Prediction and validation score all labels, in blocks:
+parameters and the cost of prediction are those of one output per label.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, distributed, nn
+
+from labelwise.labelspace.digits import DigitCode
+from labelwise.nn.batch_share import current_share, rows_of_share
+from labelwise.nn.config import DigitHeadConfig
+from labelwise.nn.heads.base import LinearHead, Targets
+from labelwise.nn.heads.linear import Mass, Sample, best_of_blocks, blocked_softmax, softmax_of_shards
+from labelwise.nn.heads.losses import softmax_constant_loss, softmax_constants
+from labelwise.nn.heads.sharding import ShardedRows, whole_batch
+from labelwise.nn.images.networks import is_distributed
+
+# --- group sampling ---
+# Which groups of labels a step of sampled softmax is trained against.
+#
+# Groups of the labels themselves always take part; others are drawn uniformly without replacement. A drawn group takes
+# part with a known probability q; adding -log q to its scores makes the sum of exponentials an unbiased estimate of
+# that over all labels. Groups that take part in any case have q = 1.
+
+Negatives = Literal["batch", "document", "V0", "V2", "B1"]
+
+
+class GroupSampler(nn.Module):
+    """Draws the labels of a step: groups are the values of the first digit of a code.
+
+    Parameters
+    ----------
+    code
+        The digits of the labels.
+    negatives, count, log_q
+        As for `draw_groups`.
+    """
+
+    group_of: Tensor
+    label_at: Tensor | None
+
+    def __init__(self, code: DigitCode, negatives: Negatives, count: int, log_q: bool = False) -> None:
+        super().__init__()
+        self.code, self.n_groups = code, code.n_nodes(0)
+        self.negatives: Negatives = negatives
+        self.count, self.log_q = min(count, self.n_groups), log_q
+        self.register_buffer("group_of", torch.from_numpy(code.node_of(0)), persistent=False)
+        order = None if code.label_at is None else torch.from_numpy(code.label_at.astype(np.int64))
+        self.register_buffer("label_at", order, persistent=False)
+
+    def sample(self, targets: Targets, n_documents: int) -> Sample:
+        """The labels that a step is trained against, from torch's global random state."""
+        groups, offsets = draw_groups(
+            targets.documents, self.group_of[targets.labels], n_documents, self.n_groups, self.negatives, self.count,
+            self.log_q,
+        )  # fmt: skip
+        rows, columns = self.labels_of(groups)
+        return Sample(rows, columns, offsets)
+
+    def labels_of(self, groups: Tensor) -> tuple[Tensor, Tensor]:
+        """The labels of groups, ascending, and for each the index of its group."""
+        size = min(self.code.places[0], self.code.n_labels)  # larger only if there is one group
+        codes = (groups[:, None] * size + torch.arange(size, device=groups.device)).ravel()
+        columns = torch.arange(len(groups), device=groups.device).repeat_interleave(size)
+        inside = codes < self.code.n_labels
+        codes, columns = codes[inside], columns[inside]
+        if self.label_at is None:
+            return codes, columns
+        labels, order = self.label_at[codes].sort()
+        return labels, columns[order]
+
+
+def draw_groups(
+    documents: Tensor,
+    groups: Tensor,
+    n_documents: int,
+    n_groups: int,
+    negatives: Negatives,
+    count: int,
+    log_q: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """The groups of a batch, ascending, and offsets [documents, groups] of their scores; None: all 0.
+
+    Parameters
+    ----------
+    documents, groups
+        The groups of the documents' labels as pairs; pairs may occur several times.
+    n_documents, n_groups
+        Numbers of documents of the batch and of groups.
+    negatives
+        `batch`: the same groups for all documents, at least `count`. `document`: groups for each document, at least
+        `count`; the offset of other documents' groups is -inf. `V0`, `V2`: `document` with only the label's groups, or
+        one random group more. `B1`: `batch` with only the labels' groups.
+    count
+        Groups in total; with fewer than the labels have, there are no random ones.
+    log_q
+        Correct for the probability of being drawn.
+    """
+    if negatives in ("batch", "B1"):
+        return _for_batch(groups, n_groups, 0 if negatives == "B1" else count, log_q)
+    return _for_documents(documents, groups, n_documents, n_groups, negatives, count, log_q)
+
+
+def _for_batch(groups: Tensor, n_groups: int, count: int, log_q: bool) -> tuple[Tensor, Tensor | None]:
+    own = _of_all_ranks(groups, n_groups)
+    drawn = min(count, n_groups) - len(own)
+    if drawn <= 0:
+        return own, None
+    keys = torch.rand(n_groups, device=groups.device)
+    if is_distributed():
+        distributed.broadcast(keys, 0)
+    keys[own] = torch.inf
+    others = keys.topk(drawn, largest=False, sorted=False).indices
+    chosen, order = torch.cat([own, others]).sort()
+    if not log_q:
+        return chosen, None
+    offsets = torch.zeros(len(chosen), device=groups.device)
+    offsets[order >= len(own)] = -torch.log(torch.tensor(drawn / (n_groups - len(own))))
+    return chosen, offsets[None]
+
+
+def _of_all_ranks(groups: Tensor, n_groups: int) -> Tensor:
+    """The distinct groups of the batches of all ranks, ascending: all ranks train against the same groups."""
+    if not is_distributed():
+        return torch.unique(groups)
+    present = torch.zeros(n_groups, dtype=torch.uint8, device=groups.device)
+    present[groups] = 1
+    distributed.all_reduce(present, distributed.ReduceOp.MAX)
+    return torch.nonzero(present).squeeze(1)
+
+
+def _for_documents(
+    documents: Tensor,
+    groups: Tensor,
+    n_documents: int,
+    n_groups: int,
+    negatives: Negatives,
+    count: int,
+    log_q: bool,
+) -> tuple[Tensor, Tensor]:
+    own = torch.zeros(n_documents, n_groups, dtype=torch.bool, device=groups.device)
+    own[documents, groups] = True
+    n_own = own.sum(1, keepdim=True)
+    if negatives == "document":
+        total = n_own.clamp_min(min(count, n_groups))
+    else:
+        total = n_own if negatives == "V0" else (n_own + 1).clamp_max(n_groups)
+    share = current_share()
+    keys = torch.rand(n_documents if share is None else share.total, n_groups, device=groups.device)
+    keys = rows_of_share(keys, n_documents).masked_fill(own, -1.0)
+    ranks = torch.empty_like(keys, dtype=torch.long)
+    ranks.scatter_(1, keys.argsort(1), torch.arange(n_groups, device=groups.device).expand_as(ranks))
+    member = ranks < total
+    chosen = torch.nonzero(member.any(0)).squeeze(1)
+    offsets = torch.zeros(n_documents, n_groups, device=groups.device)
+    if log_q:
+        q = (total - n_own) / (n_groups - n_own).clamp_min(1)
+        offsets = torch.where(own, 0.0, -torch.log(q))
+    offsets = offsets.masked_fill_(~member, -torch.inf)[:, chosen]
+    # a document without groups has no target, but its normaliser has to be finite
+    return chosen, offsets.masked_fill_((total == 0).expand_as(offsets), 0.0)
+
+
+USUAL_GROUPS = 10
+"""Groups of a step when the config has no number of them."""
+
+
+def groups_per_step(config: DigitHeadConfig, n_groups: int) -> int:
+    """Groups of a step, with those of the labels."""
+    if config.sampled_fraction is not None:
+        return max(1, round(config.sampled_fraction * n_groups))
+    return min(config.sampled_groups or USUAL_GROUPS, n_groups)
+
+
+class SamplingHead(LinearHead, ShardedRows):
+    """An output per label and a group of labels per value of the first digit.
+
+    Parameters
+    ----------
+    width
+        Dimension of a vector.
+    code
+        The digits of the labels; groups are the values of the first one.
+    config
+        Settings.
+    """
+
+    row_tables = ("weight", "bias")
+    sharded_tables = ("weight", "bias")
+    config: DigitHeadConfig
+
+    def __init__(self, width: int, code: DigitCode, config: DigitHeadConfig) -> None:
+        super().__init__(width, code.n_labels, code.n_labels, config)
+        self.sampler = GroupSampler(code, config.negatives, groups_per_step(config, code.n_nodes(0)), config.log_q)
+        self.code = code
+
+    def _constants(self, counts: np.ndarray, n_documents: int) -> np.ndarray:
+        return softmax_constants(counts, n_documents)
+
+    def loss(self, vectors: Tensor, targets: Targets) -> Tensor:
+        """The mean loss of the documents: of sampled groups in training, of all labels in evaluation."""
+        vectors, masses = self.dropout(vectors), targets.masses(len(vectors))
+        if self.shard is not None:
+            sample = self.sample(targets, len(vectors)) if self.training else None
+            batch, block = whole_batch(vectors, targets), self.config.block
+            return softmax_of_shards(vectors, self.weight, self.bias, batch, self.shard, block, sample)
+        if not self.training:
+            mass = Mass(targets.documents, targets.labels, masses)
+            return blocked_softmax(vectors, self.weight, self.bias, mass, self.config.block)
+        sample = self.sample(targets, len(vectors))
+        if len(sample.rows) == 0:
+            return vectors.sum() * 0.0
+        mass = Mass(targets.documents, torch.searchsorted(sample.rows, targets.labels), masses)
+        return blocked_softmax(vectors, self.weight, self.bias, mass, self.config.block, sample)
+
+    @property
+    def can_be_sharded(self) -> bool:
+        """Not with groups for each document, whose offsets other ranks do not have."""
+        return self.config.negatives in ("batch", "B1")
+
+    def sample(self, targets: Targets, n_documents: int) -> Sample:
+        """The labels that a step is trained against."""
+        return self.sampler.sample(targets, n_documents)
+
+    def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Ids and log-probabilities of the k best labels, of all labels block by block."""
+        return best_of_blocks(vectors, self.weight, self.bias, k, self.config.block, normalise=True, shard=self.shard)
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """The exponential of log-probabilities."""
+        return torch.exp(scores)
+
+    def constant_loss(self, labels: Any, rows: np.ndarray) -> float:
+        """The lowest mean loss over all labels of `rows` with scores that are equal for all documents."""
+        constants = self._constants(np.bincount(labels.indices, minlength=self.n_labels), labels.shape[0])
+        return softmax_constant_loss(constants, labels[rows])

@@ -1,0 +1,358 @@
+"""Images as documents of an encoder: uint8 batches [documents, channels, height, width] from files or arrays.
+
+Files are decoded in `batch`, which the training loop calls on worker threads (`load_ahead`): decoders release the GIL.
+Decoded images stay in memory as far as the config allows. Augmentation is drawn from seed, epoch and document, so that
+a resumed run reads the same pixels.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from scipy import sparse
+
+from labelwise.data.hashing import file_hashes
+from labelwise.data.images import ImageError, check_images, open_image, square
+from labelwise.errors import DataError, import_required
+from labelwise.nn.config import AugmentationConfig, ImageConfig
+from labelwise.strings import Strings
+
+# --- augmentation ---
+# Random crops and flips of batches of images, drawn from (seed, epoch, document): no generator has a state.
+#
+# The draws are a counter hashed by splitmix64 (Steele, Lea and Flood 2014), the same on every machine and for every
+# order and size of batches.
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+FLIP, SHIFT, BOX = 0, 1, 3
+"""First draw of each purpose."""
+
+
+def uniform(documents: np.ndarray, epoch: int, seed: int, first: int, count: int) -> np.ndarray:
+    """Numbers in [0, 1), [documents, count], that depend on these arguments alone."""
+    with np.errstate(over="ignore"):
+        state = _mixed(np.uint64(seed) + _GOLDEN)
+        state = _mixed(state ^ (np.uint64(epoch) + _GOLDEN))
+        states = _mixed(np.asarray(documents, np.uint64) ^ state)
+        counters = np.arange(first + 1, first + count + 1, dtype=np.uint64) * _GOLDEN
+        mixed = _mixed(states[:, None] + counters[None, :])
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mixed(state: np.ndarray | np.uint64) -> np.ndarray:
+    values = np.asarray(state, np.uint64)
+    values = (values ^ (values >> np.uint64(30))) * _FIRST
+    values = (values ^ (values >> np.uint64(27))) * _SECOND
+    return values ^ (values >> np.uint64(31))
+
+
+def augmented(
+    pixels: np.ndarray, documents: np.ndarray, epoch: int, seed: int, config: AugmentationConfig
+) -> np.ndarray:
+    """Shifted and mirrored images [documents, channels, height, width]; the given ones are not changed."""
+    flips = np.zeros(len(pixels), bool)
+    if config.flip:
+        flips = uniform(documents, epoch, seed, FLIP, 1)[:, 0] < 0.5
+    if config.crop != "padded":
+        return np.where(flips[:, None, None, None], pixels[..., ::-1], pixels) if flips.any() else pixels
+    border = config.padding
+    shifts = np.floor(uniform(documents, epoch, seed, SHIFT, 2) * (2 * border + 1)).astype(np.int64)
+    height, width = pixels.shape[2:]
+    padded = _padded(pixels, border, config.pad_with)
+    out = np.empty_like(pixels)
+    for index, ((top, left), flip) in enumerate(zip(shifts.tolist(), flips.tolist(), strict=True)):
+        part = padded[index, :, top : top + height, left : left + width]
+        out[index] = part[..., ::-1] if flip else part
+    return out
+
+
+def _padded(pixels: np.ndarray, border: int, content: str) -> np.ndarray:
+    widths = ((0, 0), (0, 0), (border, border), (border, border))
+    if content == "edge":
+        return np.pad(pixels, widths, mode="edge")
+    return np.pad(pixels, widths, constant_values=255 if content == "white" else 0)
+
+
+def resized_crop_draws(documents: np.ndarray, epoch: int, seed: int) -> np.ndarray:
+    """The random numbers of `resized_crop_box`, [documents, 4]."""
+    return uniform(documents, epoch, seed, BOX, 4)
+
+
+def resized_crop_box(
+    draws: np.ndarray, width: int, height: int, config: AugmentationConfig
+) -> tuple[float, float, float, float]:
+    """The part of an image that is scaled to the full size: left, top, right, bottom.
+
+    Area and ratio are drawn as by Szegedy et al. (2015). A part that is wider or higher than the image is cut, which
+    happens for large areas only.
+    """
+    area, ratio, right, down = draws.tolist()
+    pixels = width * height * (config.scale[0] + (config.scale[1] - config.scale[0]) * area)
+    narrow, wide = config.ratio
+    shape = math.exp(math.log(narrow) + math.log(wide / narrow) * ratio)
+    w, h = min(math.sqrt(pixels * shape), width), min(math.sqrt(pixels / shape), height)
+    left, top = (width - w) * right, (height - h) * down
+    return left, top, min(left + w, width), min(top + h, height)
+
+
+PIXELS_PER_UNIT = 256
+"""Pixels that count as one token where batches are cut by length."""
+MEASURED = 4096
+"""Images whose pixels are measured for mean and standard deviation."""
+MEAN_VALUES = 1 << 26
+"""Most pixels of the mean images of all labels: 256 MB."""
+
+
+@dataclass(frozen=True)
+class ImageBatch:
+    """Pixels of some images."""
+
+    rows: np.ndarray
+    pixels: np.ndarray
+    """uint8 [documents, channels, height, width]."""
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The pixels."""
+        return (self.pixels,)
+
+
+class LazyImages(Protocol):
+    """Images that are decoded when they are asked for."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class ImageInputs:
+    """Images of one size, from paths, arrays or anything that opens them.
+
+    Parameters
+    ----------
+    paths, arrays, images
+        One of them: files; or numbers [documents, height, width], with the channels as last or second axis, uint8 or
+        floats from 0 to 1; or what decodes an image of the config's channels when it is asked for it.
+    config
+        How images are read.
+    seed
+        Of the augmentation.
+    keep
+        Whether decoded files may stay in memory, for images that are read again and again.
+    """
+
+    def __init__(
+        self,
+        config: ImageConfig,
+        *,
+        paths: Strings | None = None,
+        arrays: np.ndarray | None = None,
+        images: LazyImages | None = None,
+        seed: int = 0,
+        keep: bool = False,
+    ) -> None:
+        import_required("reading images", "vision", "pillow")
+        given = [source for source in (paths, arrays, images) if source is not None]
+        if len(given) != 1:
+            raise DataError("images are given in one way: as paths, as arrays or as images")
+        self.config, self.seed, self.paths, self.images = config, seed, paths, images
+        self.pixels = None if arrays is None else as_pixels(arrays, config.channels)
+        self._count = len(given[0])
+        self._kept: np.ndarray | None = None
+        self._decoded = np.zeros(self._count, bool)
+        self._keep = keep and self._count * config.channels * config.size**2 <= config.memory
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The same for all images: their pixels, in units of 256."""
+        return np.full(self._count, max(1, self.config.size**2 // PIXELS_PER_UNIT), np.int64)
+
+    def identity(self) -> tuple[np.ndarray, ...]:
+        """Hashes of the files, or the pixels."""
+        if self.pixels is not None:
+            return (self.pixels,)
+        if self.paths is None:
+            return (self._plain(np.arange(self._count)),)
+        return (file_hashes(self.paths),)
+
+    def batch(self, documents: np.ndarray) -> ImageBatch:
+        """The given images as they are predicted, in that order."""
+        return ImageBatch(documents, self._plain(documents))
+
+    def training_batch(self, documents: np.ndarray, epoch: int) -> ImageBatch:
+        """The given images with the random changes of an epoch."""
+        settings = self.config.augmentation
+        if settings.crop == "resized":
+            draws = resized_crop_draws(documents, epoch, self.seed)
+            pixels = self._each(documents, lambda image, index: self._part(image, draws[index]))
+        else:
+            pixels = self._plain(documents)
+        return ImageBatch(documents, augmented(pixels, documents, epoch, self.seed, settings))
+
+    # --- decoding ---
+
+    def _plain(self, documents: np.ndarray) -> np.ndarray:
+        """Images of the config's size, without random changes."""
+        config = self.config
+        size = config.size
+        if self.pixels is not None and self.pixels.shape[2:] == (size, size) and config.short_side == size:
+            return self.pixels[documents]
+        if not self._keep:
+            return self._each(documents, self._square)
+        kept = self._memory()
+        missing = documents[~self._decoded[documents]]
+        if len(missing):
+            kept[missing] = self._each(missing, self._square)
+            self._decoded[missing] = True
+        return kept[documents]
+
+    def _memory(self) -> np.ndarray:
+        config = self.config
+        with self._lock:
+            if self._kept is None:
+                self._kept = np.empty((self._count, config.channels, config.size, config.size), np.uint8)
+            return self._kept
+
+    def _each(self, documents: np.ndarray, change: Any) -> np.ndarray:
+        """Decode and change one image after the other; a batch is the work of one thread."""
+        config = self.config
+        pixels = np.empty((len(documents), config.channels, config.size, config.size), np.uint8)
+        for index, document in enumerate(documents.tolist()):
+            image = np.asarray(change(self._image(document), index))
+            pixels[index] = image if config.channels == 1 else image.transpose(2, 0, 1)
+        return pixels
+
+    def _image(self, document: int) -> Any:
+        config = self.config
+        if self.paths is not None:
+            return open_image(self.paths[document], config.channels, config.max_pixels, config.shrink_to)
+        if self.pixels is None:
+            return self.images[document]  # type: ignore[unsupported-operation]
+        from PIL import Image
+
+        pixels = self.pixels[document]
+        return Image.fromarray(np.ascontiguousarray(pixels[0] if config.channels == 1 else pixels.transpose(1, 2, 0)))
+
+    def _square(self, image: Any, index: int) -> Any:
+        config = self.config
+        return square(image, config.size, config.fit, config.short_side, _resampling(config.interpolation))
+
+    def _part(self, image: Any, draws: np.ndarray) -> Any:
+        """A random part of the image at full size."""
+        width, height = image.size
+        box = resized_crop_box(draws, width, height, self.config.augmentation)
+        size = self.config.size
+        return image.resize((size, size), _resampling(self.config.interpolation), box=box)
+
+
+def _resampling(name: str) -> Any:
+    from PIL import Image
+
+    return Image.Resampling[name.upper()]
+
+
+def as_pixels(arrays: np.ndarray, channels: int) -> np.ndarray:
+    """Arrays of images as uint8 [documents, channels, height, width]; a view where possible."""
+    if arrays.ndim == 3:
+        arrays = arrays[:, None]
+    elif arrays.ndim == 4 and arrays.shape[3] in (1, 3):
+        arrays = arrays.transpose(0, 3, 1, 2)
+    elif arrays.ndim != 4 or arrays.shape[1] not in (1, 3):
+        if len(arrays):
+            raise DataError(
+                "images as arrays need the shape [documents, height, width], [documents, height, width, channels] or "
+                f"[documents, channels, height, width] with 1 or 3 channels, got {list(arrays.shape)}"
+            )
+        return np.empty((0, channels, 1, 1), np.uint8)
+    if len(arrays) and 0 in arrays.shape:
+        raise DataError(f"images without pixels: the arrays have the shape {list(arrays.shape)}")
+    pixels = _as_bytes(arrays)
+    if pixels.shape[1] == channels:
+        return pixels
+    if channels == 3:
+        return np.repeat(pixels, 3, axis=1)
+    # the weights of ITU-R 601, as Pillow converts colour to grey
+    red, green, blue = (pixels[:, channel].astype(np.uint32) for channel in range(3))
+    return ((red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16).astype(np.uint8)[:, None]
+
+
+def _as_bytes(arrays: np.ndarray) -> np.ndarray:
+    if arrays.dtype == np.uint8:
+        return arrays
+    if arrays.dtype == np.bool_:
+        return arrays.astype(np.uint8) * np.uint8(255)
+    if not arrays.size:
+        return arrays.astype(np.uint8)
+    low, high = float(arrays.min()), float(arrays.max())
+    if arrays.dtype.kind == "f":
+        if not (low >= 0 and high <= 1):  # NaN is neither
+            raise DataError(f"pixels as floats must be from 0 to 1, these are from {low:.4g} to {high:.4g}")
+        return np.rint(arrays * 255).astype(np.uint8)
+    if low < 0 or high > 255:
+        raise DataError(f"pixels must be from 0 to 255, these are from {low:.0f} to {high:.0f}")
+    return arrays.astype(np.uint8)
+
+
+def image_inputs(data: Any, kind: str, config: ImageConfig, seed: int = 0, keep: bool = False) -> ImageInputs:
+    """The images of a `Dataset` or of `Documents`; `kind` is paths or arrays."""
+    value = getattr(data, kind)
+    if value is None:
+        value = Strings.of(()) if kind == "paths" else np.empty((0, 1, 1), np.uint8)
+    return ImageInputs(config, **{kind: value}, seed=seed, keep=keep)
+
+
+def bad_images(paths: Sequence[str] | Strings, max_pixels: int) -> dict[int, ImageError]:
+    """Indices of the files that cannot be decoded, with the reason."""
+    errors = check_images(list(paths), max_pixels)
+    return {index: error for index, error in enumerate(errors) if error is not None}
+
+
+def measure(inputs: ImageInputs) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation per channel of pixels from 0 to 1, of at most 4,096 evenly spaced images."""
+    chosen = np.unique(np.linspace(0, len(inputs) - 1, min(len(inputs), MEASURED)).astype(np.int64))
+    count, total, squares = 0, np.zeros(inputs.config.channels), np.zeros(inputs.config.channels)
+    for begin in range(0, len(chosen), 256):
+        pixels = inputs.batch(chosen[begin : begin + 256]).pixels.astype(np.float64) / 255
+        count += pixels[:, 0].size
+        total += pixels.sum((0, 2, 3))
+        squares += (pixels**2).sum((0, 2, 3))
+    mean = total / max(count, 1)
+    std = np.sqrt(np.maximum(squares / max(count, 1) - mean**2, 0))
+    return mean.astype(np.float32), np.where(std > 1e-3, std, 1.0).astype(np.float32)
+
+
+def label_means(inputs: ImageInputs, labels: Any) -> np.ndarray:
+    """The mean image of each label, small, centred and of norm 1, float32 [labels, features]; 0 for none.
+
+    8 x 8 pixels, or fewer if there are very many labels.
+    """
+    n_labels, channels, cells = labels.shape[1], inputs.config.channels, 8
+    while cells > 1 and n_labels * channels * cells**2 > MEAN_VALUES:
+        cells //= 2
+    edges = np.linspace(0, inputs.config.size, min(cells, inputs.config.size) + 1).astype(np.int64)
+    areas = np.outer(np.diff(edges), np.diff(edges)).astype(np.float32)
+    means = np.zeros((n_labels, channels * areas.size), np.float32)
+    for begin in range(0, len(inputs), 512):
+        rows = np.arange(begin, min(begin + 512, len(inputs)))
+        pixels = inputs.batch(rows).pixels.astype(np.float32)
+        small = np.add.reduceat(np.add.reduceat(pixels, edges[:-1], axis=2), edges[:-1], axis=3) / areas
+        some = labels[rows]
+        used, columns = np.unique(some.indices, return_inverse=True)
+        own = sparse.csr_array((some.data, columns, some.indptr), shape=(len(rows), len(used)))
+        means[used] += own.T @ small.reshape(len(rows), -1)
+    counts = np.bincount(labels.indices, minlength=n_labels)
+    means /= np.maximum(counts, 1)[:, None]
+    means -= np.einsum("lf,l->f", means, counts > 0, dtype=np.float64) / max(np.count_nonzero(counts), 1)
+    means[counts == 0] = 0
+    norms = np.sqrt(np.einsum("lf,lf->l", means, means))
+    means /= np.where(norms > 0, norms, 1)[:, None]
+    return means

@@ -1,0 +1,257 @@
+"""Residual networks (He et al., CVPR 2016) for small and large images, as backbones of `ImageEncoder`.
+
+Differences from torchvision's networks: a 3x3 first layer without pooling for small images, any number of channels, and
+the last normalisation of each block starts at 0, so that blocks begin as the identity (Goyal et al. 2017).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn import functional
+
+from labelwise.errors import ModelFormatError
+from labelwise.io.folder import get_tensor
+from labelwise.nn.arrays import as_array, as_tensor
+from labelwise.nn.batch_share import current_share
+from labelwise.nn.config import RESNETS, BackboneConfig
+
+# --- batch norm ---
+# Batch normalisation over the batches of all ranks, on any device, and for batches of one.
+#
+# With several ranks, torch's own layers would normalise each rank's part of a batch by itself: the result would depend
+# on the number of ranks. `torch.nn.SyncBatchNorm` does not run on CPUs. Here sums are added over ranks, and so are
+# their gradients. On a single process this is torch's layer.
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation of maps [documents, channels, height, width] or of vectors [documents, channels]."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.channels, self.eps, self.momentum = channels, eps, momentum
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Normalised values: by the batch in training, by running means otherwise."""
+        count = values.numel() // self.channels
+        if self.training and is_distributed():
+            return self._over_ranks(values, count)
+        # a single vector has no variance; it is normalised as in predictions, and changes no running mean
+        by_batch = self.training and count > 1
+        return nn.functional.batch_norm(
+            values, self.running_mean, self.running_var, self.weight, self.bias, by_batch, self.momentum, self.eps
+        )
+
+    def _over_ranks(self, values: Tensor, count: int) -> Tensor:
+        from torch.distributed.nn.functional import all_reduce
+
+        wide = values.to(torch.promote_types(values.dtype, torch.float32))
+        others = [axis for axis in range(values.ndim) if axis != 1]
+        shape = [1, -1, *[1] * (values.ndim - 2)]
+        share = current_share()
+        counts = 1.0 if share is None or share.own else 0.0  # a rank without documents computes one of another rank
+        own = torch.cat([wide.sum(others), wide.new_full((1,), float(count))]) * counts
+        sums: Any = all_reduce(own)
+        total = sums[-1].detach()
+        mean = sums[:-1] / total
+        centred = wide - mean.reshape(shape)
+        squares: Any = all_reduce(centred.square().sum(others) * counts)  # of differences: no cancellation
+        variance = squares / total
+        if float(total) > 1:
+            with torch.no_grad():
+                self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+                unbiased = variance * (total / (total - 1))
+                self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
+        normalised = centred * torch.rsqrt(variance + self.eps).reshape(shape)
+        result = torch.addcmul(self.bias.reshape(shape), normalised, self.weight.reshape(shape))
+        return result.to(values.dtype)
+
+
+def is_distributed() -> bool:
+    """Whether several ranks train together."""
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
+EXPANSION = 4
+"""Channels of a bottleneck block's output as a multiple of its inner ones."""
+
+
+def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
+    """A convolution without bias that keeps the positions."""
+    return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions, or a bottleneck of three, around which the input is added."""
+
+    def __init__(self, inputs: int, channels: int, stride: int, bottleneck: bool) -> None:
+        super().__init__()
+        self.outputs = channels * EXPANSION if bottleneck else channels
+        if bottleneck:
+            layers = [(inputs, channels, 1, 1), (channels, channels, 3, stride), (channels, self.outputs, 1, 1)]
+        else:
+            layers = [(inputs, channels, 3, stride), (channels, channels, 3, 1)]
+        self.convolutions = nn.ModuleList(convolution(*layer) for layer in layers)
+        self.norms = nn.ModuleList(BatchNorm(layer[1]) for layer in layers)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != self.outputs:
+            self.shortcut = nn.Sequential(convolution(inputs, self.outputs, 1, stride), BatchNorm(self.outputs))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The sum of the input and what the convolutions compute."""
+        layer = images
+        for index, (convolve, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
+            layer = norm(convolve(layer if index == 0 else functional.relu(layer)))
+        return functional.relu(layer + self.shortcut(images))
+
+
+class ResNet(nn.Module):
+    """Images [documents, channels, height, width] to vectors.
+
+    Parameters
+    ----------
+    config
+        Depth, channels, first layers, pooling.
+    channels
+        1 for grey images, 3 for colour.
+    size
+        Width and height of the images.
+    """
+
+    def __init__(self, config: BackboneConfig, channels: int, size: int) -> None:
+        super().__init__()
+        counts, bottleneck = RESNETS[config.name]
+        large, width = config.has_large_stem(size), config.channels
+        # a fifth faster on CPUs; with other numbers of channels torch 2.13 writes beyond its arrays in this layout
+        self.channels_last = width % 8 == 0
+        self.first = convolution(channels, width, 7 if large else 3, 2 if large else 1)
+        self.norm = BatchNorm(width)
+        self.pool_first = nn.MaxPool2d(3, 2, padding=1) if large else nn.Identity()
+        side = math.ceil(math.ceil(size / 2) / 2) if large else size
+        blocks: list[nn.Module] = []
+        inputs = width
+        for stage, count in enumerate(counts):
+            for index in range(count):
+                stride = 2 if stage and not index else 1
+                block = Block(inputs, width << stage, stride, bottleneck)
+                side, inputs = math.ceil(side / stride), block.outputs
+                blocks.append(block)
+        self.blocks = nn.Sequential(*blocks)
+        self.dropout = nn.Dropout(config.dropout)
+        self.flat = config.pool == "flatten"
+        self.width = inputs * side * side if self.flat else inputs
+        self.initialise()
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Draw the weights for ReLU (He et al. 2015) from torch's generator."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif isinstance(module, Block):
+                module.norms[-1].weight.zero_()  # type: ignore[union-attr]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Vectors [documents, width]."""
+        maps = self.feature_maps(images)
+        return self.dropout(maps.flatten(1) if self.flat else maps.mean((2, 3)))
+
+    def feature_maps(self, images: Tensor) -> Tensor:
+        """The output of the last stage, [documents, channels, height, width]."""
+        return self.blocks(self.pool_first(functional.relu(self.norm(self.first(images)))))
+
+
+# --- image encoder ---
+# An image network as an encoder: pixels are normalised on the device, then a backbone computes a vector per image.
+#
+# A backbone is any module from float images [documents, channels, height, width] to vectors, with their `width`.
+
+COUNTER = "num_batches_tracked"
+"""A buffer of batch normalisation that neither training nor prediction reads."""
+
+
+class ImageEncoder(nn.Module):
+    """uint8 images [documents, channels, height, width] to vectors.
+
+    Parameters
+    ----------
+    backbone
+        From normalised images to vectors; has the attribute `width`, and `channels_last` if that layout is faster.
+    mean, std
+        Per channel, for pixels from 0 to 1.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, backbone: nn.Module, mean: np.ndarray, std: np.ndarray) -> None:
+        super().__init__()
+        self.backbone: Any = backbone
+        self.register_buffer("mean", torch.as_tensor(np.asarray(mean, np.float32)))
+        self.register_buffer("std", torch.as_tensor(np.asarray(std, np.float32)))
+
+    @property
+    def width(self) -> int:
+        """Dimension of the vectors."""
+        return self.backbone.width
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.mean.device
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Floats of mean 0 and standard deviation 1, channel by channel of each pixel, as convolutions read them."""
+        last = getattr(self.backbone, "channels_last", False)
+        images = pixels.to(memory_format=torch.channels_last if last else torch.contiguous_format).float()
+        mean, std = self.mean[:, None, None], self.std[:, None, None]
+        return (images - 255 * mean) / (255 * std)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Vectors [documents, width]."""
+        return self.backbone(self.normalised(pixels))
+
+    # --- files ---
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All weights, running means and variances, and the settings of a network that has its own."""
+        weights = {name: value for name, value in self.state_dict().items() if not name.endswith(COUNTER)}
+        state = {name: np.ascontiguousarray(as_array(value)) for name, value in weights.items()}
+        settings = getattr(self.backbone, "settings", None)
+        return state if settings is None else {**state, "settings": settings}
+
+    def restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> Self:
+        """Restore what `state` returned, without copying; the encoder may have been built on the meta device."""
+        restored = {}
+        for name, expected in self.state_dict().items():
+            if name.endswith(COUNTER):
+                restored[name] = torch.zeros((), dtype=expected.dtype)
+                continue
+            array = get_tensor(tensors, name, path)
+            wanted = np.dtype(str(expected.dtype).removeprefix("torch."))
+            if array.shape != tuple(expected.shape) or array.dtype != wanted:
+                raise ModelFormatError(
+                    f"{path}: the weights do not fit the network of the config: {name} is {array.dtype} "
+                    f"{list(array.shape)}, expected {wanted} {list(expected.shape)}"
+                )
+            restored[name] = as_tensor(array)
+        if np.any(np.asarray(tensors["std"]) <= 0):
+            raise ModelFormatError(f"{path}: std must be above 0")
+        variances = [name for name in restored if name.endswith("running_var")]
+        if any(bool((restored[name] < 0).any()) for name in variances):
+            raise ModelFormatError(f"{path}: a variance is below 0")
+        self.load_state_dict(restored, assign=True)
+        return self

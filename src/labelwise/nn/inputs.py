@@ -1,0 +1,264 @@
+"""Protocols of documents and encoders, for texts, images and vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from labelwise.errors import ConfigError
+from labelwise.nn.config import TrainingConfig
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class InputBatch(Protocol):
+    """Some documents, ready for an encoder."""
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Indices of the documents, in the order of the batch."""
+        ...
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The arguments of the encoder's `forward`."""
+        ...
+
+
+class Inputs(Protocol):
+    """Documents as an encoder reads them: `Tokens`, `WordTokens`, `ImageInputs`, `Vectors`."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The length of each document, by which batches are formed."""
+        ...
+
+    def batch(self, documents: np.ndarray) -> InputBatch:
+        """A batch of the given documents; it may hold them in another order."""
+        ...
+
+    def identity(self) -> tuple[np.ndarray, ...]:
+        """The arrays that identify these documents, for fingerprints."""
+        ...
+
+
+@runtime_checkable
+class AugmentedInputs(Protocol):
+    """Documents that are changed at random in training, such as images."""
+
+    def training_batch(self, documents: np.ndarray, epoch: int) -> InputBatch:
+        """A batch of the given documents, with changes that depend on the seed, the epoch and each document alone."""
+        ...
+
+
+def training_batch(inputs: Inputs, documents: np.ndarray, epoch: int) -> InputBatch:
+    """A batch to train on: with the random changes of the epoch, if there are any."""
+    if isinstance(inputs, AugmentedInputs):
+        return inputs.training_batch(documents, epoch)
+    return inputs.batch(documents)
+
+
+class Encoder(Protocol):
+    """A torch module that computes a vector per document from the arrays of a batch."""
+
+    @property
+    def width(self) -> int:
+        """Dimension of the vectors."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        ...
+
+    def __call__(self, *inputs: Tensor) -> Tensor: ...
+
+    def eval(self) -> Any:
+        """Compute without dropout, as `torch.nn.Module.eval`."""
+        ...
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The arrays to write to a model file."""
+        ...
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, np.ndarray], config: Any, path: Path) -> Encoder:
+        """Rebuild the encoder from what `state` returned, without copying weights."""
+        ...
+
+
+@dataclass(frozen=True)
+class VectorBatch:
+    """Vectors of some documents."""
+
+    rows: np.ndarray
+    vectors: np.ndarray
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The vectors."""
+        return (self.vectors,)
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Documents given as vectors [documents, width], for example those of a frozen encoder."""
+
+    values: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """1 for each document."""
+        return np.ones(len(self), np.int64)
+
+    def batch(self, documents: np.ndarray) -> VectorBatch:
+        """The given documents, in that order."""
+        return VectorBatch(documents, self.values[documents])
+
+    def identity(self) -> tuple[np.ndarray, ...]:
+        """The vectors."""
+        return (self.values,)
+
+
+@dataclass(frozen=True)
+class SomeBatch:
+    """A batch of some documents of others."""
+
+    rows: np.ndarray
+    arrays: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
+class SomeInputs:
+    """Some documents of others, by their indices in ascending order."""
+
+    inputs: Inputs
+    rows: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The length of each document."""
+        return self.inputs.lengths[self.rows]
+
+    def batch(self, documents: np.ndarray) -> SomeBatch:
+        """A batch of the given documents."""
+        batch = self.inputs.batch(self.rows[documents])
+        return SomeBatch(np.searchsorted(self.rows, batch.rows), batch.arrays)
+
+    def training_batch(self, documents: np.ndarray, epoch: int) -> SomeBatch:
+        """A batch of the given documents, with the random changes of an epoch."""
+        batch = training_batch(self.inputs, self.rows[documents], epoch)
+        return SomeBatch(np.searchsorted(self.rows, batch.rows), batch.arrays)
+
+    def identity(self) -> tuple[np.ndarray, ...]:
+        """The arrays of all documents, and the indices of these."""
+        return *self.inputs.identity(), self.rows
+
+
+def tensors_of(batch: InputBatch, device: Any = "cpu") -> tuple[Tensor, ...]:
+    """The arrays of a batch as tensors."""
+    import torch
+
+    return tuple(torch.from_numpy(array).to(device, non_blocking=True) for array in batch.arrays)
+
+
+# --- batches ---
+# Batches of documents of similar length, so that little is padded. Does not import torch.
+
+
+def cut_batches(
+    documents: np.ndarray, lengths: np.ndarray, batch_size: int | None, max_padded_length: int | None
+) -> Iterator[np.ndarray]:
+    """Cut documents into batches of at most `batch_size`, and at most `max_padded_length` when padded to the longest.
+
+    `lengths` must be ascending, so that the last document of a batch is its longest. A document longer than
+    `max_padded_length` forms a batch alone.
+    """
+    begin, batch_size = 0, batch_size or len(documents)
+    while begin < len(documents):
+        end = min(begin + batch_size, len(documents))
+        if max_padded_length is not None:
+            padded = lengths[begin:end] * np.arange(1, end - begin + 1)
+            end = begin + max(1, int(np.searchsorted(padded, max_padded_length, side="right")))
+        yield documents[begin:end]
+        begin = end
+
+
+def batches_by_length(
+    lengths: np.ndarray, max_padded_length: int, batch_size: int | None = None
+) -> Iterator[np.ndarray]:
+    """Batches of all documents, shortest first; every document is in exactly one."""
+    order = np.argsort(lengths, kind="stable")
+    return cut_batches(order, lengths[order], batch_size or max_padded_length, max_padded_length)
+
+
+# --- batching ---
+# Batches of documents of similar length, for little padding. Does not import torch.
+#
+# The order depends on (seed, epoch) alone, so that a resumed run gets the same batches.
+
+POOL_BATCHES = 64
+
+
+def length_batches(
+    lengths: np.ndarray,
+    batch_size: int | None = None,
+    tokens_per_batch: int | None = None,
+    *,
+    seed: int,
+    epoch: int,
+    pool_batches: int = POOL_BATCHES,
+) -> list[np.ndarray]:
+    """Cut documents into batches of similar length; every document is in exactly one.
+
+    Documents are shuffled and cut into pools, each pool is sorted by length and cut into batches, and the batches are
+    shuffled. The padding of a pool is at most one batch of its longest minus its shortest document.
+
+    Parameters
+    ----------
+    lengths
+        Tokens of each document.
+    batch_size
+        Maximum number of documents per batch.
+    tokens_per_batch
+        Maximum of longest document x documents per batch; a longer document forms a batch alone.
+    seed, epoch
+        Decide the order.
+    pool_batches
+        Batches per pool: larger pools pad less and shuffle less.
+    """
+    lengths = np.asarray(lengths)
+    if batch_size is None and tokens_per_batch is None:
+        raise ConfigError("batches need a batch_size, a tokens_per_batch or both")
+    random = np.random.default_rng([seed % 2**64, epoch])
+    order = random.permutation(len(lengths))
+    if tokens_per_batch is None:
+        pool = pool_batches * int(batch_size or 1)
+    else:
+        typical = max(1, int(tokens_per_batch // max(1.0, float(lengths.mean()) if len(lengths) else 1.0)))
+        pool = pool_batches * min(typical, batch_size or typical)
+    batches: list[np.ndarray] = []
+    for begin in range(0, len(order), pool):
+        some = order[begin : begin + pool]
+        some = some[np.argsort(lengths[some], kind="stable")]
+        batches += cut_batches(some, lengths[some], batch_size, tokens_per_batch)
+    return [batches[index] for index in random.permutation(len(batches))]
+
+
+def training_batches(lengths: np.ndarray, config: TrainingConfig, epoch: int) -> list[np.ndarray]:
+    """The batches of an epoch by the training config."""
+    return length_batches(lengths, config.batch_size, config.tokens_per_batch, seed=config.seed, epoch=epoch)

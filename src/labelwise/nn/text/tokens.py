@@ -1,0 +1,380 @@
+"""Texts as token ids: a fast tokenizer, and the tokens of all texts in one flat buffer.
+
+Texts are tokenised once, before training. A token takes 4 bytes and a text 16 more; lists of Python integers would take
+ten times that. Special tokens are not stored: they are added to each window when a batch is built.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
+from labelwise.io.folder import get_tensor
+from labelwise.nn.config import EncoderConfig
+from labelwise.runtime.progress import progress
+from labelwise.strings import Strings
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+# --- saved settings ---
+# Checks of the settings and tokenizers of saved encoders, which may come from an untrusted folder.
+#
+# Loading a model must not access the network, hang, or allocate much more memory than its weights take. So only
+# families of plain text transformers are built, counts are bounded before anything is built, and a tokenizer may not
+# make texts much longer.
+
+Result = TypeVar("Result")
+
+TEXT_FAMILIES = frozenset((
+    "albert", "bert", "bert-generation", "big_bird", "biogpt", "bloom", "camembert", "canine", "convbert", "ctrl",
+    "data2vec-text", "deberta", "deberta-v2", "deepseek_v3", "diffllama", "distilbert", "electra", "ernie", "esm",
+    "eurobert", "exaone4", "falcon", "flaubert", "fnet", "funnel", "gemma", "gemma2", "gemma3_text", "glm", "glm4",
+    "gpt-sw3", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite", "gte", "helium", "ibert",
+    "jina_embeddings_v3", "llama", "longformer", "luke", "mamba", "mamba2", "megatron-bert", "minimax", "ministral",
+    "mistral", "mixtral", "mobilebert", "modernbert", "modernbert-decoder", "mpnet", "mpt", "mra", "nemotron",
+    "nomic_bert", "nystromformer", "olmo", "olmo2", "olmo3", "openai-gpt", "opt", "persimmon", "phi", "phi3",
+    "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "reformer", "rembert", "roberta",
+    "roberta-prelayernorm", "roc_bert", "roformer", "seed_oss", "smollm3", "squeezebert", "stablelm", "starcoder2",
+    "xlm", "xlm-roberta", "xlm-roberta-xl", "xlnet", "xmod", "yoso",
+))  # fmt: skip
+"""Families that are built from their settings alone. Others may name a second model, which would be downloaded."""
+FIRST_TOKEN_FAMILIES = frozenset((
+    "albert", "bert", "bert-generation", "big_bird", "camembert", "canine", "convbert", "data2vec-text", "deberta",
+    "deberta-v2", "distilbert", "electra", "ernie", "esm", "eurobert", "flaubert", "fnet", "funnel", "gte", "ibert",
+    "jina_embeddings_v3", "longformer", "luke", "megatron-bert", "mobilebert", "modernbert", "mpnet", "mra",
+    "nomic_bert", "nystromformer", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "squeezebert",
+    "xlm", "xlm-roberta", "xlm-roberta-xl", "xmod", "yoso",
+))  # fmt: skip
+"""Families that sum up a text in its first token; others in the last: XLNet, and all that read from left to right."""
+HEAD_SETTINGS = ("num_labels", "id2label", "label2id", "problem_type", "task_specific_params", "finetuning_task")
+"""Settings of heads that an encoder does not have; a large number of labels would be expanded one by one."""
+MAX_SETTINGS_BYTES = 1 << 20
+MAX_TOKENIZER_BYTES = 1 << 28
+MAX_COUNT = 1 << 31
+MAX_REPEATED = 512
+"""Maximum number of layers, groups or blocks; also at most the number of weights, but 64 are always allowed because
+layers can share weights."""
+REPEATED = ("layer", "group", "block", "stage", "expert")
+MAX_BUFFER_BYTES = 1 << 30
+MAX_GROWTH = 64
+"""How many times longer the replacement rules of a tokenizer may make a text."""
+MAX_RULES = 200
+
+
+def checked_settings(
+    text: np.ndarray, n_weights: int, path: Path, families: Collection[str] = TEXT_FAMILIES
+) -> dict[str, Any]:
+    """The settings of a saved encoder of some families with `n_weights` weights, if it is safe to build it."""
+    if text.dtype != np.uint8 or text.ndim != 1 or len(text) > MAX_SETTINGS_BYTES:
+        raise ModelFormatError(f"{path}: the settings of the encoder are damaged")
+    try:
+        settings = json.loads(text.tobytes())
+    except (ValueError, RecursionError) as error:
+        raise ModelFormatError(f"{path}: the settings of the encoder are damaged: {error}") from None
+    family = settings.get("model_type") if isinstance(settings, dict) else None
+    if not isinstance(family, str) or family not in families:
+        raise ModelFormatError(
+            f"{path}: the encoder is of the family {str(family)[:80]!r}, which is not a plain network of this kind"
+        )
+    settings = {key: value for key, value in settings.items() if key not in HEAD_SETTINGS}
+    for name, number in _numbers(settings):
+        most = min(MAX_REPEATED, max(64, n_weights)) if any(word in name for word in REPEATED) else MAX_COUNT
+        if isinstance(number, int) and abs(number) > most:
+            raise ModelFormatError(f"{path}: the encoder's setting {name} is {number}; at most {most:,} is accepted")
+    if settings.get("chunk_size_feed_forward", 0) not in (0, 1):
+        raise ModelFormatError(
+            f"{path}: the encoder's setting chunk_size_feed_forward must be 0, or most texts would fail"
+        )
+    return settings
+
+
+def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, int | float]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _numbers(inner, str(key))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _numbers(inner, "")
+    elif isinstance(value, int | float):
+        yield name, value
+
+
+def check_shapes(make: Callable[[], Any], weights: Mapping[str, np.ndarray], path: Path, pooler: bool = False) -> None:
+    """Compare the shapes of a network (on the meta device) with the stored weights before it is built in memory.
+
+    A pooling layer counts if `pooler` is true.
+    """
+    import torch
+
+    with torch.device("meta"):
+        network = make()
+    if not pooler and getattr(network, "pooler", None) is not None:
+        network.pooler = None
+    for name, expected in network.state_dict().items():
+        weight = weights.get(name)
+        if weight is None or weight.shape != tuple(expected.shape):
+            raise ModelFormatError(f"{path}: the weight {name} is missing or its shape differs from the settings")
+    if sum(buffer.nbytes for buffer in network.buffers()) > MAX_BUFFER_BYTES:
+        raise ModelFormatError(f"{path}: the encoder's settings need more memory than its weights can explain")
+
+
+def check_tokenizer(text: np.ndarray, path: Path) -> str:
+    """The JSON of a tokenizer, if its rules cannot make texts much longer."""
+    if text.dtype != np.uint8 or text.ndim != 1 or len(text) > MAX_TOKENIZER_BYTES:
+        raise ModelFormatError(f"{path}: the tokenizer is damaged")
+    try:
+        json_text = text.tobytes().decode()
+        tokenizer = json.loads(json_text)
+        rules = [rule for part in ("normalizer", "pre_tokenizer") for rule in _rules(tokenizer.get(part))]
+    except (ValueError, RecursionError, AttributeError) as error:
+        raise ModelFormatError(f"{path}: the tokenizer cannot be read: {error}") from None
+    growth = 1.0
+    for rule in rules:
+        if rule.get("type") in ("Replace", "Prepend"):
+            growth *= max(
+                1.0, len(str(rule.get("content") or rule.get("prepend") or "")) / _shortest(rule.get("pattern"))
+            )
+    if growth > MAX_GROWTH or len(rules) > MAX_RULES:
+        raise ModelFormatError(f"{path}: the tokenizer's rules could make a text more than {MAX_GROWTH} times longer")
+    return json_text
+
+
+def _rules(part: Any) -> Iterator[dict[str, Any]]:
+    """All rules of a normalizer or pre-tokenizer, nested ones included."""
+    if isinstance(part, dict):
+        yield part
+        for inner in part.values():
+            yield from _rules(inner)
+    elif isinstance(part, list):
+        for inner in part:
+            yield from _rules(inner)
+
+
+def _shortest(pattern: Any) -> int:
+    """The minimum number of characters that a pattern matches."""
+    plain = pattern.get("String") if isinstance(pattern, dict) else None
+    return max(1, len(plain)) if isinstance(plain, str) else 1
+
+
+def call_guarded(work: Callable[[], Result], what: str) -> Result:
+    """Call `work`, raising its errors as ModelFormatError; also panics of Rust libraries, which are no Exceptions."""
+    try:
+        return work()
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as error:
+        message = " ".join(str(error).split())[:200]
+        raise ModelFormatError(f"{what}: {message}") from None
+
+
+CHUNK = 1024
+"""Texts tokenised at a time."""
+BYTES_PER_TOKEN = 8
+"""Bytes of a long text that are tokenised first, per token needed of it."""
+MARGIN = 8
+"""Tokens before a cut that are discarded: a tokenizer may merge across the cut."""
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Some documents, padded to the longest of them: ``ids`` and ``mask`` of shape [windows, length]."""
+
+    rows: np.ndarray
+    """Indices of the documents."""
+    ids: np.ndarray
+    mask: np.ndarray
+    documents: np.ndarray
+    """The document each window belongs to, counted from 0 within the batch."""
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The arguments of `TransformerEncoder.forward`."""
+        return self.ids, self.mask, self.documents
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of many texts. Window s is ``ids[starts[s]:starts[s + 1]]``; document d owns the windows from
+    ``windows[d]`` to ``windows[d + 1]``, one unless long texts are read in windows."""
+
+    ids: np.ndarray
+    starts: np.ndarray
+    windows: np.ndarray
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    pad: int
+
+    def __len__(self) -> int:
+        return len(self.windows) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each document as the encoder reads it, special ones and padding included.
+
+        A document of several windows takes as many rows, each as long as its longest window.
+        """
+        sizes = np.diff(self.starts)
+        longest = np.maximum.reduceat(sizes, self.windows[:-1]) if len(self) else sizes
+        return (longest + len(self.prefix) + len(self.suffix)) * np.diff(self.windows)
+
+    def batch(self, documents: np.ndarray) -> TokenBatch:
+        """The given documents as padded arrays."""
+        counts = self.windows[documents + 1] - self.windows[documents]
+        owners = np.repeat(np.arange(len(documents)), counts)
+        within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = np.repeat(self.windows[documents], counts) + within
+        begins, ends = self.starts[rows], self.starts[rows + 1]
+        before, after = len(self.prefix), len(self.suffix)
+        lengths = ends - begins + before + after
+        ids = np.full((len(rows), int(lengths.max(initial=0))), self.pad, np.int64)
+        ids[:, :before] = self.prefix
+        for row, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+            text_end = before + end - begin
+            ids[row, before:text_end] = self.ids[begin:end]
+            ids[row, text_end : text_end + after] = self.suffix
+        return TokenBatch(documents, ids, np.arange(ids.shape[1]) < lengths[:, None], owners)
+
+    def identity(self) -> tuple[np.ndarray, ...]:
+        """The tokens."""
+        return self.ids, self.starts
+
+
+class TextTokenizer:
+    """A tokenizer of the `tokenizers` library, the special tokens around a text, and the padding id."""
+
+    def __init__(self, backend: Tokenizer, pad: int) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        self.pad = pad
+        probe = backend.encode("a")
+        plain = np.flatnonzero(np.array(probe.special_tokens_mask) == 0)
+        first, last = (int(plain[0]), int(plain[-1])) if len(plain) else (len(probe.ids), len(probe.ids) - 1)
+        self.prefix: tuple[int, ...] = tuple(probe.ids[:first])
+        self.suffix: tuple[int, ...] = tuple(probe.ids[last + 1 :])
+
+    @classmethod
+    def trained(cls, texts: Sequence[str], vocabulary: int) -> TextTokenizer:
+        """Train a tokenizer of the most frequent words of the given texts, for encoders with random weights.
+
+        Whole words instead of subwords: the library's subword trainers assign different ids at every run.
+        """
+        try:
+            from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+        except ImportError:
+            raise MissingDependencyError("tokenizers", "nn", "a text encoder") from None
+        backend = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+        backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordLevelTrainer(vocab_size=vocabulary, special_tokens=list(SPECIAL), show_progress=False)
+        backend.train_from_iterator(texts, trainer, length=len(texts))
+        backend.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=[(name, SPECIAL.index(name)) for name in ("[CLS]", "[SEP]")]
+        )
+        return cls(backend, pad=0)
+
+    @property
+    def size(self) -> int:
+        """The largest id plus 1."""
+        return max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    def words(self, ids: Sequence[int]) -> list[str]:
+        """The tokens of some ids, as strings."""
+        return [self.backend.id_to_token(int(i)) or "" for i in ids]
+
+    def encode(self, texts: Strings, config: EncoderConfig) -> Tokens:
+        """Tokenise texts, keeping only the tokens that the encoder will read."""
+        room = config.max_length - len(self.prefix) - len(self.suffix)
+        if room < 1:
+            raise ConfigError(f"encoder.max_length: {config.max_length} leaves no token between the special ones")
+        count = room * (config.windows if config.long_texts == "windows" else 1)
+        parts: list[np.ndarray] = []
+        sizes: list[int] = []
+        nothing = [] if self.prefix or self.suffix else [self.pad]  # an encoder cannot read a text without any token
+        with progress("tokenising", len(texts), alone=True) as step:
+            for begin in range(0, len(texts), CHUNK):
+                chunk = texts[begin : begin + CHUNK]
+                kept: list[int] = []
+                for ids in self._ids(chunk, None if config.long_texts == "head_tail" else count):
+                    ids = _head_and_tail(ids, room) if config.long_texts == "head_tail" else ids[:count]
+                    ids = ids or nothing
+                    kept += ids
+                    sizes.append(len(ids))
+                parts.append(np.array(kept, np.int32))
+                step(len(chunk))
+        flat = np.concatenate(parts) if parts else np.empty(0, np.int32)
+        starts, windows = _cut(np.array(sizes, np.int64), room)
+        return Tokens(flat, starts, windows, self.prefix, self.suffix, self.pad)
+
+    def _ids(self, texts: Strings, count: int | None) -> Iterator[list[int]]:
+        """Token ids of each text, at least the first `count` of them (all if None)."""
+        limit = None if count is None else (count + MARGIN) * BYTES_PER_TOKEN
+        starts = [_start_of(texts, index, limit) for index in range(len(texts))]
+        plain = [text for text, _ in starts]
+        encodings = call_guarded(
+            lambda: self.backend.encode_batch_fast(plain, add_special_tokens=False), "the model's tokenizer has failed"
+        )
+        for index, (_, whole) in enumerate(starts):
+            ids = encodings[index].ids
+            if not whole and count is not None and len(ids) < count + MARGIN:
+                ids = self.backend.encode(texts[index], add_special_tokens=False).ids
+            yield ids
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The tokenizer as arrays."""
+        text = np.frombuffer(self.backend.to_str().encode(), np.uint8)
+        return {"tokenizer": text, "pad": np.array([self.pad], np.int64)}
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, np.ndarray], path: Path) -> TextTokenizer:
+        """Rebuild the tokenizer from what `state` returned; only data is read, no code is run."""
+        from tokenizers import Tokenizer
+
+        text, pad = get_tensor(tensors, "tokenizer", path), get_tensor(tensors, "pad", path)
+        if pad.dtype != np.int64 or pad.shape != (1,) or pad[0] < 0:
+            raise ModelFormatError(f"{path}: the tokenizer is damaged")
+        rules = check_tokenizer(text, path)
+        return call_guarded(
+            lambda: cls(Tokenizer.from_str(rules), int(pad[0])), f"{path}: the tokenizer cannot be read"
+        )
+
+
+def _start_of(texts: Strings, index: int, limit: int | None) -> tuple[str, bool]:
+    """A text, or if it is much longer than the limit its start up to a space; and whether it is whole."""
+    begin, end = int(texts.starts[index]), int(texts.ends[index])
+    if limit is None or end - begin <= 2 * limit:
+        return texts[index], True
+    head = texts.buffer[begin : begin + limit].tobytes()
+    blank = head.rfind(b" ")
+    return (head[:blank].decode(), False) if blank > 0 else (texts[index], True)
+
+
+def _head_and_tail(ids: list[int], room: int) -> list[int]:
+    """The start and the end of a long text, half of the tokens each."""
+    if len(ids) <= room:
+        return ids
+    tail = room // 2
+    return ids[: room - tail] + ids[len(ids) - tail :]
+
+
+def _cut(sizes: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cut documents of these sizes into windows of at most `room` tokens: starts of windows, and of documents."""
+    counts = np.maximum(-(-sizes // room), 1)
+    windows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    within = np.arange(windows[-1]) - np.repeat(windows[:-1], counts)
+    lengths = np.minimum(np.repeat(sizes, counts) - within * room, room)
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), windows
+
+
+def state_of(prefix: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays whose names start with the prefix, by the rest of their names."""
+    return {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}

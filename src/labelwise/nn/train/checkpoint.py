@@ -1,0 +1,410 @@
+"""Checkpoints on disk: safetensors and JSON, no executable content, written atomically.
+
+A stage's folder holds ``last-<step>`` (everything to resume exactly) and ``best-<step>`` (weights), and after training
+only ``final`` (weights and history). Names contain the step, and the old folder is removed only after the new one is
+written, so that a kill always leaves one. Each has a fingerprint of settings, parameters and data; checkpoints of other
+trainings and damaged ones are ignored.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from labelwise.errors import LabelwiseError
+from labelwise.io.folder import Folder
+from labelwise.nn.arrays import as_tensor
+from labelwise.nn.config import CheckpointConfig
+from labelwise.nn.train.callbacks import Callback
+from labelwise.nn.train.head_shards import HeadShards
+from labelwise.nn.train.optim import Averaging, Optimisers
+from labelwise.nn.train.ranks import Ranks
+from labelwise.runtime.finished import find_finished, fingerprint, fingerprint_by_budget, finished_folder
+
+log = logging.getLogger("labelwise")
+
+KIND = "checkpoint"
+TIME_BUDGET = "time budget"
+"""The reason why a training ended that had no time left."""
+STATE_FILE, TENSORS_FILE = "state.json", "tensors.safetensors"
+
+
+def module_fingerprint(module: nn.Module, shape_of: Callable[[str, torch.Size], list[int]]) -> str:
+    """Hash of names, shapes and dtypes of all parameters, and values of frozen ones, which checkpoints leave out."""
+    named = module.named_parameters()
+    shapes = [(name, shape_of(name, p.shape), str(p.dtype), p.requires_grad) for name, p in named]
+    return fingerprint(shapes, *(p for p in module.parameters() if not p.requires_grad))
+
+
+def changing_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """What training changes: trainable parameters and all buffers, including non-persistent ones."""
+    learning = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
+    return {**learning, **{f"buffer {name}": b for name, b in module.named_buffers()}}
+
+
+@torch.no_grad()
+def put_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy back what `changing_tensors` returned."""
+    for name, held in changing_tensors(module).items():
+        held.copy_(tensors[name])
+
+
+@dataclass
+class Snapshot:
+    """The state of a training at a step."""
+
+    state: dict[str, Any]
+    """Counters, best validation, history: JSON."""
+    tensors: Mapping[str, Mapping[str, Tensor]]
+    """Tensors by group: weights, optimiser, average, random generators."""
+
+
+class Checkpoints:
+    """The checkpoints of one training stage. Without a folder only the best weights are kept, in memory.
+
+    Parameters
+    ----------
+    folder
+        Where to write them; None writes nothing.
+    own
+        The fingerprint of this training.
+    time_budget
+        Of this training: a result that a budget ended is only used under the same one.
+    """
+
+    def __init__(self, folder: Path | None, own: str, time_budget: float | None = None) -> None:
+        self.folder, self.fingerprint = folder, own
+        self.fingerprint_by_budget = fingerprint_by_budget(own, time_budget)
+        self._best: dict[str, Tensor] | None = None
+
+    # --- writing ---
+
+    def save_last(self, snapshot: Snapshot, best_step: int | None) -> None:
+        """Write everything that is needed to resume, then remove the previous one and outdated best ones."""
+        if self.folder is None:
+            return
+        name = f"last-{snapshot.state['step']:010d}"
+        self._write(name, snapshot)
+        self._remove_all_but({name, _best_name(best_step)})
+
+    def save_best(self, step: int, weights: Mapping[str, Tensor]) -> None:
+        """Keep the best weights. The best that `last` on disk refers to stays until the next `last`."""
+        if self.folder is None:
+            self._best = {name: tensor.detach().clone() for name, tensor in weights.items()}
+            return
+        self._write(_best_name(step), Snapshot({"step": step}, {"weights": weights}))
+
+    def save_final(self, snapshot: Snapshot) -> None:
+        """Write the result of a training and remove all other checkpoints; these stay if it cannot be written."""
+        if self.folder is None:
+            return
+        try:
+            self._write("final", snapshot)
+        except LabelwiseError as error:
+            log.warning("%s", error)
+        else:
+            self._remove_all_but({"final"})
+
+    def _write(self, name: str, snapshot: Snapshot) -> None:
+        path = Path(str(self.folder)) / name
+        ended_by_budget = snapshot.state.get("stopped") == TIME_BUDGET
+        own = self.fingerprint_by_budget if ended_by_budget else self.fingerprint
+        with finished_folder(path, KIND, own) as folder:
+            flat = {f"{kind}/{n}": t for kind, tensors in snapshot.tensors.items() for n, t in tensors.items()}
+            half = [name for name, tensor in flat.items() if tensor.dtype == torch.bfloat16]
+            folder.write_tensors(TENSORS_FILE, {name: _as_array(tensor) for name, tensor in flat.items()})
+            folder.write_json(STATE_FILE, {"state": snapshot.state, "bfloat16": half})
+
+    def _remove_all_but(self, names: set[str]) -> None:
+        for path in self._folders("*"):
+            if path.name not in names:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def remove_leftovers(self, best_step: int | None) -> None:
+        """Remove what a kill left: half-written folders, and best weights of steps that will be repeated."""
+        for path in self._folders(".*.new-*") + self._folders(".*.old-*"):
+            shutil.rmtree(path, ignore_errors=True)
+        for path in self._folders("best-*"):
+            if path.name != _best_name(best_step):
+                shutil.rmtree(path, ignore_errors=True)
+
+    # --- reading ---
+
+    def newest(self) -> str | None:
+        """The name of the newest whole checkpoint of this training: `final`, or the `last` of the highest step."""
+        for path in [*self._folders("final"), *sorted(self._folders("last-*"), reverse=True)]:
+            if self._is_whole(path.name):
+                return path.name
+        return None
+
+    def load(self, name: str) -> Snapshot:
+        """Read a checkpoint that `newest` or `has_best` has verified."""
+        folder = Folder(Path(str(self.folder)) / name, KIND, verify=False)
+        about = folder.read_json(STATE_FILE)
+        tensors: dict[str, dict[str, Tensor]] = {}
+        for name, array in folder.tensors(TENSORS_FILE).items():
+            kind, _, rest = name.partition("/")
+            tensor = as_tensor(array)
+            tensors.setdefault(kind, {})[rest] = tensor.view(torch.bfloat16) if name in about["bfloat16"] else tensor
+        return Snapshot(about["state"], tensors)
+
+    def has_best(self, step: int) -> bool:
+        """Whether there are best weights of this step."""
+        return self._is_whole(_best_name(step))
+
+    def load_best(self, step: int) -> Mapping[str, Tensor]:
+        """The best weights, saved at this step."""
+        return self._best if self._best is not None else self.load(_best_name(step)).tensors["weights"]
+
+    def _is_whole(self, name: str) -> bool:
+        """Whether a checkpoint belongs to this training and all its files match the manifest."""
+        return (
+            find_finished(Path(str(self.folder)) / name, KIND, self.fingerprint, self.fingerprint_by_budget) is not None
+        )
+
+    def _folders(self, pattern: str) -> list[Path]:
+        return [p for p in self.folder.glob(pattern) if p.is_dir()] if self.folder is not None else []
+
+
+def _best_name(step: int | None) -> str:
+    return "" if step is None else f"best-{step:010d}"
+
+
+def _as_array(tensor: Tensor) -> np.ndarray:
+    """A tensor as an array; bfloat16, which NumPy lacks, is stored as its bits."""
+    held = tensor.detach().cpu().contiguous()
+    return (held.view(torch.int16) if held.dtype == torch.bfloat16 else held).numpy()
+
+
+# --- randomness ---
+# The state of every random generator (Python, NumPy, torch, the GPU) as arrays that can be stored without pickle.
+#
+# NumPy's legacy global generator is included because other libraries draw from it.
+
+
+def random_state() -> dict[str, np.ndarray]:
+    """The state of all generators of this process, including its GPU."""
+    version, words, gauss = random.getstate()
+    numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002
+    inner = numpy_state["state"]
+    state = {
+        "python": np.array([version, *words], np.int64),
+        "python_gauss": np.array([np.nan if gauss is None else gauss]),
+        "numpy": np.array([*inner["key"], inner["pos"], numpy_state["has_gauss"]], np.int64),
+        "numpy_gauss": np.array([numpy_state["gauss"]], np.float64),
+        "torch": torch.get_rng_state().numpy(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state().numpy()
+    return state
+
+
+def set_random_state(state: Mapping[str, np.ndarray]) -> None:
+    """Restore what `random_state` returned."""
+    version, *words = state["python"].tolist()
+    gauss = float(state["python_gauss"][0])
+    random.setstate((version, tuple(words), None if np.isnan(gauss) else gauss))
+    *key, position, has_gauss = state["numpy"].tolist()
+    np.random.set_state(  # noqa: NPY002
+        {
+            "bit_generator": "MT19937",
+            "state": {"key": np.array(key, np.uint32), "pos": position},
+            "has_gauss": has_gauss,
+            "gauss": float(state["numpy_gauss"][0]),
+        }
+    )
+    torch.set_rng_state(torch.from_numpy(np.array(state["torch"])))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(torch.from_numpy(np.array(state["cuda"])))
+
+
+@contextmanager
+def preserve_random_state() -> Iterator[None]:
+    """Restore the state of all generators after the block."""
+    before = random_state()
+    try:
+        yield
+    finally:
+        set_random_state(before)
+
+
+@contextmanager
+def seed_random_state(seed: int) -> Iterator[None]:
+    """Seed all generators inside the block, and restore their state afterwards."""
+    with preserve_random_state():
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        torch.manual_seed(seed % 2**63)
+        yield
+
+
+# --- checkpoint manager ---
+# Saves and resumes the state of one training stage.
+#
+# Only rank 0 reads and writes files; it sends to the other ranks what they resume from. A checkpoint does not depend on
+# the number of ranks, so any number of them resumes it.
+
+
+@dataclass
+class LoopState:
+    """Progress of a training: all of its state that is not a tensor. Field names are keys in checkpoints."""
+
+    total_steps: int
+    epoch: int = 0
+    step_of_epoch: int = 0
+    step: int = 0
+    seconds: float = 0.0
+    loss_sum: float = 0.0  # since the last log line
+    logged_step: int = 0
+    round_loss: float = 0.0  # since the last round (validation or epoch)
+    round_step: int = 0
+    best: dict[str, Any] | None = None
+    without_gain: int = 0
+    averaged: int = 0
+    lengths: list[float] = field(default_factory=list)  # last gradient norms, for adaptive clipping
+    records: list[dict[str, Any]] = field(default_factory=list)
+    watchers: list[dict[str, Any]] = field(default_factory=list)  # states of the callbacks
+    stopped: str | None = None
+    round_seconds: float | None = None  # duration of the last round
+
+
+class CheckpointManager:
+    """Saves and resumes the state of one training stage.
+
+    Parameters
+    ----------
+    folder
+        Folder of checkpoints, on rank 0; None keeps only the best weights, in memory.
+    settings
+        JSON that with the module's parameters forms the fingerprint of this training.
+    time_budget
+        Of this training: a result that another one ended is not used.
+    every
+        When to write checkpoints.
+    restore_best
+        Whether to restore the best weights at the end.
+    ranks, shards, module, optimisers, averaging, callbacks
+        What is saved.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        settings: Any,
+        time_budget: float | None,
+        every: CheckpointConfig,
+        restore_best: bool,
+        ranks: Ranks,
+        shards: HeadShards,
+        module: nn.Module,
+        optimisers: Optimisers,
+        averaging: Averaging,
+        callbacks: Sequence[Callback],
+    ) -> None:
+        own = fingerprint(settings, module_fingerprint(module, shards.whole_shape)) if folder is not None else ""
+        self.folder, self.checkpoints = folder, Checkpoints(folder, own, time_budget)
+        self.every, self.restore_best, self.ranks, self.shards = every, restore_best, ranks, shards
+        self.module, self.optimisers, self.averaging, self.callbacks = module, optimisers, averaging, callbacks
+        self.saved_at, self.saved_step = time.monotonic(), 0
+
+    def resume(self, stage: str) -> LoopState | None:
+        """Restore the newest checkpoint, if any, and return its state."""
+        name = self.checkpoints.newest()
+        snapshot = None if name is None else self.checkpoints.load(name)
+        values = self.ranks.on_rank_zero(lambda: None if snapshot is None else snapshot.state)
+        if values is None:
+            return None
+        state, tensors = LoopState(**values), {} if snapshot is None else snapshot.tensors
+        self._put_weights(tensors.get("weights", {}))
+        if state.stopped is not None:
+            log.info("%s: already trained (%s after %d steps)", stage, state.stopped, state.step)
+            return state
+        log.info("%s: resuming after step %d of %d", stage, state.step, state.total_steps)
+        self.optimisers.restore(self.shards.send(tensors.get("optimiser", {})))  # plain SGD has no state
+        self.averaging.restore(self.shards.send(tensors.get("average", {})), state.averaged)
+        self._restore_random_state(tensors)
+        for callback, kept in zip(self.callbacks, state.watchers, strict=False):
+            callback.restore(kept)
+        step = self._best_step(state)
+        if step is not None and not self.ranks.on_rank_zero(lambda: self.checkpoints.has_best(step)):
+            state.best = None
+        if self.ranks.is_rank_zero:
+            self.checkpoints.remove_leftovers(self._best_step(state))
+        self.saved_step = state.step
+        return state
+
+    def is_due(self, step: int) -> bool:
+        """Whether to write a checkpoint after this step."""
+        if self.folder is None:
+            return False
+        if self.every.steps is not None and step - self.saved_step >= self.every.steps:
+            return True
+        return self.every.seconds is not None and time.monotonic() - self.saved_at >= self.every.seconds
+
+    def save(self, state: LoopState) -> None:
+        """Write everything that is needed to resume from here."""
+        state.averaged = self.averaging.count
+        state.watchers = [callback.state() for callback in self.callbacks]
+        random = self.ranks.gather({name: torch.from_numpy(a) for name, a in random_state().items()})
+        held = changing_tensors(self.module), self.optimisers.state(), self.averaging.state()
+        weights, optimiser, average = (self.shards.gather(tensors) for tensors in held)
+        if self.ranks.is_rank_zero:
+            tensors = {
+                "weights": weights,
+                "optimiser": optimiser,
+                "average": average,
+                **{f"random {rank}": generators for rank, generators in enumerate(random)},
+            }
+            self.checkpoints.save_last(Snapshot(asdict(state), tensors), self._best_step(state))
+        self.saved_at, self.saved_step = time.monotonic(), state.step
+
+    def save_best(self, step: int) -> None:
+        """Save the weights of the module as the best."""
+        if not self.restore_best:
+            return
+        weights = self.shards.gather(changing_tensors(self.module))
+        if self.ranks.is_rank_zero:
+            self.checkpoints.save_best(step, weights)
+
+    def finish(self, state: LoopState) -> None:
+        """Put the final weights into the module, and on disk in case the run is interrupted later."""
+        step = self._best_step(state)
+        if self.averaging.config.kind != "none" and self.averaging.count == 0:
+            log.warning("averaging: training ended before averaging started, so the plain weights are kept")
+        if step is None:
+            self.averaging.swap()
+        else:
+            self._put_weights(self.checkpoints.load_best(step) if self.ranks.is_rank_zero else {})
+        weights = self.shards.gather(changing_tensors(self.module))
+        if self.ranks.is_rank_zero:
+            self.checkpoints.save_final(Snapshot(asdict(state), {"weights": weights}))
+        self.ranks.wait()
+
+    def _put_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Put the weights of rank zero into the modules of all ranks."""
+        put_tensors(self.module, self.shards.send(weights))
+
+    def _restore_random_state(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Each rank gets its own generators; ranks that the checkpoint does not know keep those they began with."""
+        kept = {
+            name: {part: tensor.numpy().copy() for part, tensor in generators.items()}
+            for name, generators in tensors.items()
+            if name.startswith("random ")
+        }
+        own = self.ranks.on_rank_zero(lambda: kept).get(f"random {self.ranks.rank}")
+        if own is not None:
+            set_random_state(own)
+
+    def _best_step(self, state: LoopState) -> int | None:
+        return state.best["step"] if state.best is not None and self.restore_best else None

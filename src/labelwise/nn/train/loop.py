@@ -1,0 +1,635 @@
+"""The training loop of all neural methods.
+
+A method passes a `Fitting` (its module, batches, loss, validation) and gets the final weights in its module. A
+checkpoint has everything that decides the next step, and all randomness depends on the seed and the step. Therefore a
+killed run resumes to the same weights, bit for bit on a CPU with the same number of threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from labelwise.errors import ConfigError, DataError, did_you_mean
+from labelwise.io.tensors import counts_of
+from labelwise.metrics.streaming import Evaluator
+from labelwise.nn.batch_share import BatchShare, sharing
+from labelwise.nn.config import TrainingConfig, lower_is_better
+from labelwise.nn.train.callbacks import (
+    Best,
+    Callback,
+    History,
+    MetricLogger,
+    check_tensorboard,
+    finite,
+)
+from labelwise.nn.train.checkpoint import (
+    TIME_BUDGET,
+    CheckpointManager,
+    LoopState,
+    preserve_random_state,
+    seed_random_state,
+)
+from labelwise.nn.train.head_shards import HeadShards, check_head
+from labelwise.nn.train.optim import Averaging, clip_adaptively, clip_gradients, make_optimisers, make_schedule
+from labelwise.nn.train.ranks import Ranks
+from labelwise.runtime.device import torch_threads
+from labelwise.runtime.memory import keep_freed_memory
+from labelwise.runtime.progress import progress, stage_name
+from labelwise.runtime.threads import run_stream
+from labelwise.runtime.time_budget import NO_LIMIT, OutOfTimeError, TimeBudget, complete_within
+from labelwise.topk import TopK
+
+if TYPE_CHECKING:
+    from labelwise.runtime.fit_context import FitContext
+
+
+# --- fitting ---
+# What the training loop needs of a network.
+
+
+class Fitting(Protocol):
+    """What a method passes to the loop.
+
+    Everything that changes during training must be a parameter or a buffer of the module. `loss` may draw from the
+    global generators of Python, NumPy and torch; `batches` and `load` draw from generators they seed themselves.
+    """
+
+    @property
+    def module(self) -> nn.Module:
+        """The module to train; if frozen parts must stay in eval mode, its `train()` has to do so."""
+        ...
+
+    def batches(self, epoch: int) -> Sequence[Any]:
+        """The batches of an epoch, which depend on the seed and the epoch alone."""
+        ...
+
+    def load(self, item: Any, epoch: int) -> Any:
+        """The tensors of a batch, padded to its longest document; on the CPU, the loop moves them to the device."""
+        ...
+
+    def loss(self, batch: Any) -> Tensor:
+        """Forward pass and loss, the mean over the documents of the batch."""
+        ...
+
+    def validate(self) -> dict[str, float]:
+        """Metrics such as P@1 on held-out documents; {} without any. The module is in eval mode.
+
+        It calls `check_pace` as it goes, which ends it when the time budget does not suffice.
+        """
+        ...
+
+
+# --- stage time ---
+# The time budget of one training: when to take the last step, and which validations there is time for.
+#
+# A validation in the middle may take half of the remaining time, since what is learned after it is of use only if it is
+# validated as well; time for a last one is reserved. If the first would already take longer, there is none, and the
+# last weights are kept.
+
+STEPS = 8
+"""Steps whose mean duration is expected of the next one."""
+LATE = 0.02
+"""Fraction of the time budget that the last step may end late."""
+RESERVE = 1.1
+"""Time reserved for the last validation, as a multiple of the duration of the one before."""
+
+
+class StageTime:
+    """When a training has to end.
+
+    Parameters
+    ----------
+    budget
+        Of this training.
+    round_seconds
+        Duration of the last validation with its callbacks, if there was one before an interruption.
+    """
+
+    def __init__(self, budget: TimeBudget, round_seconds: float | None) -> None:
+        self.budget, self.round_seconds = budget, round_seconds
+        self.durations: deque[float] = deque(maxlen=STEPS)
+        self._began = time.monotonic()
+
+    def begin(self) -> None:
+        """A step, or a round of validation, begins."""
+        self._began = time.monotonic()
+
+    def end_step(self) -> None:
+        """The step has ended."""
+        self.durations.append(time.monotonic() - self._began)
+
+    def end_round(self) -> None:
+        """The round has ended."""
+        self.round_seconds = time.monotonic() - self._began
+
+    def give_up_rounds(self) -> None:
+        """A round was longer than it may be; the remaining time only becomes less."""
+        if self.round_seconds is None:
+            self.round_seconds = math.inf
+
+    def is_over(self, has_best: bool) -> bool:
+        """Whether the next step is expected to end late: by half of it, or by some hundredths of the budget.
+
+        With `has_best` time for the last round is reserved, which decides between those weights and the last ones; the
+        next step must then end before it.
+        """
+        if not self.budget.is_limited:
+            return False
+        step, left = sum(self.durations) / max(len(self.durations), 1), self.budget.remaining()
+        if has_best and self.round_seconds and math.isfinite(self.round_seconds):
+            return left - RESERVE * self.round_seconds < step
+        return left <= 0 or left < step - min(LATE * self.budget.seconds, step / 2)
+
+    def has_time_for_round(self) -> bool:
+        """Whether there is time for a round now and another at the end. The duration of the first is not known."""
+        return self.budget.remaining() >= 2 * (self.round_seconds or 0.0)
+
+    def has_time_for_last_round(self) -> bool:
+        """Whether there is time for a round at the end."""
+        return self.round_seconds is not None and self.budget.remaining() >= self.round_seconds
+
+    def fraction(self, spent: float) -> float:
+        """Fraction of the time of this training that is used, after `spent` seconds; 0 without a limit."""
+        left = self.budget.remaining()
+        return spent / (spent + left) if math.isfinite(left) and spent > 0 else 0.0
+
+
+# --- interruption ---
+# A training that is asked to end (Ctrl-C, SIGTERM) finishes its step and writes a checkpoint before it does.
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+NOTE = b"labelwise: a checkpoint is written after this step, then training ends; once more ends it at once\n"
+ONE_REQUEST = 1.0
+"""Seconds within which signals are one request: `timeout` and job managers signal a process, and then its group."""
+
+
+class Interruption:
+    """Inside the block the first signal to end is kept until `act`; another one later has its usual effect at once.
+
+    Without a folder for checkpoints (`active=False`), and outside the main thread, signals have their usual effect.
+    """
+
+    def __init__(self, active: bool) -> None:
+        self.active = active and threading.current_thread() is threading.main_thread()
+        self.signal: int | None = None
+        self._since = 0.0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in SIGNALS if self.active else ():
+            handler = signal.getsignal(number)
+            if handler not in (None, signal.SIG_IGN):
+                self._before[number] = handler
+                signal.signal(number, self._keep)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._restore()
+        self.act()
+
+    def _keep(self, number: int, frame: Any) -> None:
+        if self.signal is None:
+            self.signal, self._since = number, time.monotonic()
+            with suppress(OSError):
+                os.write(2, NOTE)  # a log may be in the middle of a line of its own
+        elif time.monotonic() - self._since >= ONE_REQUEST:
+            self._restore()
+            signal.raise_signal(number)
+
+    def _restore(self) -> None:
+        before, self._before = self._before, {}
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def act(self, otherwise: int | None = None) -> None:
+        """Let the signal have its usual effect; if there was none, that of `otherwise`."""
+        number, self.signal = self.signal or otherwise, None
+        if number is not None:
+            self._restore()
+            signal.raise_signal(number)
+
+
+# --- best weights ---
+# Which validation of a training was the best, and when patience has run out.
+
+
+def update_best(state: LoopState, numbers: Mapping[str, Any], config: TrainingConfig) -> bool:
+    """Record a validation; returns whether it is the best so far.
+
+    Parameters
+    ----------
+    state
+        Progress of the training; `best` and `without_gain` are updated.
+    numbers
+        The numbers of the validation by name.
+    config
+        Settings of training, among them `metric`.
+    """
+    if config.validate_every is None:
+        return False
+    if config.metric not in numbers:
+        offered = [key for key in numbers if key not in ("step", "epoch", "rate")]
+        if offered == ["loss"] and config.early_stopping is None:
+            return False  # no held-out documents, and no setting depends on them
+        raise ConfigError(f"training.metric: no '{config.metric}' here; {did_you_mean(config.metric, offered)}")
+    value = float(numbers[config.metric])
+    sign = -1 if lower_is_better(config.metric) else 1
+    if math.isfinite(value) and (state.best is None or sign * value > sign * state.best["value"]):
+        state.best, state.without_gain = {"metric": config.metric, "value": value, "step": state.step}, 0
+        return True
+    state.without_gain += 1
+    return False
+
+
+def is_out_of_patience(state: LoopState, config: TrainingConfig) -> bool:
+    """Whether so many validations have brought no gain that training ends."""
+    return config.early_stopping is not None and state.without_gain >= config.early_stopping.patience
+
+
+log = logging.getLogger("labelwise")
+
+LAYOUT = 1  # version of the state in a checkpoint; part of the fingerprint
+ANY_RANKS = 1  # part of the fingerprint as well: any number of ranks trains as one does
+
+
+def train(
+    fitting: Fitting,
+    config: TrainingConfig,
+    *,
+    context: FitContext,
+    head: Sequence[str] = (),
+    rows: Sequence[str] = (),
+    callbacks: Sequence[Callback] = (),
+    stage: str = "train",
+    title: str | None = None,
+    identity: str = "",
+) -> History:
+    """Train `fitting.module` in place; afterwards it is in eval mode on its device with the final weights.
+
+    Parameters
+    ----------
+    fitting
+        Module, batches, loss and validation.
+    config
+        Settings of training.
+    context
+        Where checkpoints are kept, where metrics are logged, and the time budget; that of `config` counts as well.
+    head
+        Name prefixes of the parameters with the head's learning rate.
+    rows
+        Name prefixes of the tables with row-sparse gradients; sparse embeddings need not be listed.
+    callbacks
+        Called during training; they may stop it.
+    stage
+        Name of this training among several of one run: each has its own folder of checkpoints, and a stage that was
+        finished before an interruption is not trained again.
+    title
+        Its name in the log; None: `stage`.
+    identity
+        A fingerprint of the data and of the method's own settings, so that checkpoints of others are never resumed.
+    """
+    if config.tensorboard is not None:
+        check_tensorboard()
+    check_head(getattr(fitting, "head", None), config)
+    ranks = Ranks(config.precision)
+    interruption = Interruption(active=ranks.on_rank_zero(lambda: context.checkpoints is not None))
+    with torch_threads(), keep_freed_memory(), seed_random_state(config.seed + ranks.rank), interruption:
+        loop = _Loop(fitting, config, context, ranks, (tuple(head), tuple(rows)), callbacks, stage, identity)
+        loop.title, loop.interruption = title or stage, interruption
+        try:
+            return loop.run()
+        finally:
+            loop.logger.close()
+            fitting.module.eval()
+
+
+class _Loop:
+    """A training and its state."""
+
+    interruption = Interruption(active=False)
+
+    def __init__(
+        self,
+        fitting: Fitting,
+        config: TrainingConfig,
+        context: FitContext,
+        ranks: Ranks,
+        names: tuple[tuple[str, ...], tuple[str, ...]],
+        callbacks: Sequence[Callback],
+        stage: str,
+        identity: str,
+    ) -> None:
+        self.fitting, self.config, self.ranks, self.title = fitting, config, ranks, stage
+        self.shards = HeadShards(fitting.module, ranks)
+        # a head that is divided over ranks needs all of them for any score
+        self.callbacks = tuple(callbacks) if ranks.is_rank_zero or self.shards else ()
+        self.has_rounds = config.validate_every is not None or len(callbacks) > 0
+        self.module = fitting.module.to(ranks.device)
+        self.learning = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        self.optimisers = make_optimisers(self.module, config.optimiser, *names)
+        self.averaging = Averaging(config.averaging, self.learning)
+        outer = context.budget
+        self.manager = CheckpointManager(
+            None if context.checkpoints is None or not ranks.is_rank_zero else context.checkpoints / stage,
+            [LAYOUT, stage, identity, names, ANY_RANKS, config.part_of_the_result()],
+            outer.seconds if config.time_budget is None and outer.is_limited else config.time_budget,
+            config.checkpoint_every,
+            config.restore_best,
+            ranks,
+            self.shards,
+            self.module,
+            self.optimisers,
+            self.averaging,
+            self.callbacks,
+        )
+        self.state = self.manager.resume(stage) or LoopState(self._total_steps())
+        self.stop = self.state.stopped
+        self.schedule = make_schedule(config.schedule, self.state.total_steps)
+        # the sum stays on the device of the loss: reading a number from a GPU waits for it
+        self.loss_sum = torch.full((), self.state.loss_sum, device=ranks.device)
+        tensorboard = config.tensorboard if ranks.is_rank_zero and self.stop is None else None
+        self.logger = MetricLogger(context.log if ranks.is_rank_zero else None, stage, tensorboard, self.state.step)
+        self.loss = ranks.loss_function(self.module, fitting.loss, names[1], self.shards.tables)
+        self.steps_of_epoch = 1
+        self.begin = time.monotonic() - self.state.seconds
+        own = None if config.time_budget is None else config.time_budget - self.state.seconds
+        self.time = StageTime(outer.limited(own), self.state.round_seconds)
+
+    # --- the loop itself ---
+
+    def run(self) -> History:
+        """Train from the current state to the end."""
+        state = self.state
+        if self.stop is None:
+            self.module.train()
+            left = self.time.budget.remaining
+            with progress(self.title, state.total_steps, detail=self._loss_text, seconds_left=left) as advance:
+                advance.start_at(state.step)
+                while self.stop is None:
+                    self._run_epoch(advance)
+                if self.has_rounds and state.round_step < state.step and self._has_time_for_last_round():
+                    self._end_round(self.time.budget)
+            self._finish()
+            if self.stop == TIME_BUDGET:
+                self.time.budget.end_early()
+                log.info("%s: ended by the time budget, %s", stage_name(self.title), self._steps_text())
+        best = Best(**state.best) if state.best is not None else None
+        return History(state.records, state.step, state.epoch, state.seconds, best, state.stopped or "")
+
+    def _run_epoch(self, advance: Callable[[float], None]) -> None:
+        """Run the remaining steps of this epoch."""
+        state = self.state
+        steps = self._batches_of_steps(state.epoch)
+        self.steps_of_epoch = len(steps)
+        todo = steps[state.step_of_epoch :]
+        batches = self._load_batches([self.ranks.part(item) for step_batches in todo for item in step_batches])
+        for step_batches in todo:
+            self.time.begin()
+            loss = self._step(batches, [self.ranks.share(item) for item in step_batches])
+            state.step += 1
+            state.step_of_epoch += 1
+            if state.step_of_epoch == len(steps):
+                state.epoch, state.step_of_epoch = state.epoch + 1, 0
+            self._after_step(loss)
+            advance(1)
+            stop, save, asked = self.ranks.broadcast_flags(
+                self.stop is not None, self.manager.is_due(state.step), any_rank=self.interruption.signal is not None
+            )
+            if stop:
+                break
+            if save or asked:
+                self._save()
+            if asked:
+                self.ranks.wait()  # until rank zero has written it
+                self.interruption.act(signal.SIGTERM)  # or other ranks would wait for those that end in this step
+        self.stop = self.ranks.on_rank_zero(lambda: self.stop)
+
+    def _step(self, batches: Iterator[Any], shares: Sequence[BatchShare | None]) -> Tensor:
+        """One step: gradients of a batch per share, clipping, update. Returns the mean loss of the batches."""
+        self.optimisers.set_rates(self.schedule(self.state.step))
+        self.optimisers.clear_gradients()
+        total, count = torch.zeros(()), len(shares)
+        for number, share in enumerate(shares, 1):
+            batch = self.ranks.move(next(batches))
+            with sharing(share), self.ranks.no_sync() if number < count else nullcontext():
+                factor = (1.0 if share is None or self.shards else share.weight) / count
+                loss = self.loss(batch) if factor == 1.0 else self.loss(batch) * factor
+                loss.backward()
+            total = loss.detach() if number == 1 else total + loss.detach()
+        self.ranks.average_rows()
+        if self.config.clip is not None:
+            self._clip(self.config.clip)
+        self.optimisers.step()
+        self.loss_sum += total
+        return total
+
+    def _clip(self, max_norm: float | Literal["adaptive"]) -> None:
+        """Scale the gradients down if their norm is too large; callbacks get the norm before."""
+        if max_norm == "adaptive":
+            norm = clip_adaptively(self.learning.values(), self.state.lengths, self.shards.parameters)
+        else:
+            norm = clip_gradients(self.learning.values(), max_norm, self.shards.parameters)
+        for callback in self.callbacks:
+            callback.clipped(norm)
+
+    def _after_step(self, loss: Tensor) -> None:
+        """Average, call callbacks, log and validate where due. Sets `stop` after the last step."""
+        state, config = self.state, self.config
+        epoch_ended = state.step_of_epoch == 0
+        if self.averaging.is_due(state.step, state.total_steps, state.epoch, epoch_ended, self._time_fraction()):
+            if config.averaging.kind == "swa":
+                self.optimisers.catch_up()
+            self.averaging.update()
+        for callback in self.callbacks:
+            self.stop = callback.after_step(state.step, loss) or self.stop
+        if state.step % config.log_every == 0:
+            self._log_loss()
+        self.time.end_step()
+        every = config.validate_every
+        due = (state.step % every == 0) if isinstance(every, int) else epoch_ended
+        if due and self.ranks.on_rank_zero(self.time.has_time_for_round):
+            self._end_round(self.time.budget.part(0.5))
+        if state.epoch == config.epochs or state.step == config.steps:
+            self.stop = self.stop or "finished"
+        elif self.time.is_over(has_best=state.best is not None):
+            self.stop = self.stop or TIME_BUDGET
+
+    # --- rounds: from one validation to the next ---
+
+    def _log_loss(self) -> None:
+        """Log the mean loss since the last log line."""
+        state = self.state
+        total, steps = self.ranks.mean(self.loss_sum), state.step - state.logged_step
+        if steps == 0:
+            return
+        if not math.isfinite(total):
+            self.stop = "diverged"
+        self.logger.write(state.step, epoch=self._epochs_done(), loss=total / steps, rate=self._rate())
+        self.loss_sum.zero_()
+        state.logged_step = state.step
+        state.round_loss += total
+
+    def _has_time_for_last_round(self) -> bool:
+        """Whether to validate at the end: not if the time is over and there is nothing to compare with."""
+        return self.stop != TIME_BUDGET or self.ranks.on_rank_zero(self.time.has_time_for_last_round)
+
+    def _end_round(self, budget: TimeBudget) -> None:
+        """Validate, call callbacks, and keep the weights if they are the best so far."""
+        state = self.state
+        self.time.begin()
+        self._log_loss()
+        self.optimisers.catch_up()
+        with self._evaluation_mode():
+            # with a divided head all ranks validate, in step, so that no clock may end it
+            found = self._validate(NO_LIMIT) if self.shards else None
+            numbers, stop = self.ranks.on_rank_zero(lambda: found or self._validate(budget))
+            if numbers is not None:
+                if update_best(state, numbers, self.config):
+                    self.manager.save_best(state.step)
+                elif is_out_of_patience(state, self.config):
+                    self.stop = self.stop or "early stopping"
+        if numbers is None:
+            self.time.give_up_rounds()
+            name = stage_name(self.title)
+            log.info("%s: no validation at step %s, the time budget does not suffice", name, f"{state.step:,}")
+            return
+        self.time.end_round()
+        state.round_seconds = self.time.round_seconds
+        self.stop = stop or self.stop
+        state.records.append({key: finite(value) for key, value in numbers.items()})
+        state.round_loss, state.round_step = 0.0, state.step
+
+    @contextmanager
+    def _evaluation_mode(self) -> Iterator[None]:
+        """Averaged weights, eval mode, no gradients, the precision of training; random states are restored."""
+        self.module.eval()
+        with self.averaging.applied(), preserve_random_state(), torch.no_grad(), self.ranks.autocast():
+            yield
+        self.module.train()
+
+    def _validate(self, budget: TimeBudget) -> tuple[dict[str, Any] | None, str | None]:
+        """The numbers of a round and a reason to stop; no numbers if the budget has ended it."""
+        state = self.state
+        numbers: dict[str, Any] = {
+            "step": state.step,
+            "epoch": self._epochs_done(),
+            "loss": state.round_loss / max(1, state.step - state.round_step),
+            "rate": self._rate(),
+        }
+        if self.config.validate_every is not None:
+            try:
+                with complete_within(budget):
+                    metrics = self.fitting.validate()
+            except OutOfTimeError:
+                return None, None
+            if numbers.keys() & metrics.keys():
+                raise ValueError(f"validate() may not name its metrics {', '.join(numbers)}")
+            numbers |= metrics
+        stops = [callback.after_validation(numbers) for callback in self.callbacks]
+        written = {key: value for key, value in numbers.items() if key not in ("step", "epoch", "loss", "rate")}
+        if written:
+            self.logger.write(state.step, split="valid", epoch=self._epochs_done(), **written)
+        return numbers, next((reason for reason in stops if reason is not None), None)
+
+    # --- unfinished and finished work ---
+
+    def _save(self) -> None:
+        """Write a checkpoint, or stop if the weights have diverged."""
+        self.state.loss_sum, self.state.seconds = self.ranks.mean(self.loss_sum), self._seconds()
+        if math.isfinite(self.state.loss_sum):
+            self.manager.save(self.state)
+        else:
+            self.stop = "diverged"
+
+    def _finish(self) -> None:
+        state = self.state
+        self.optimisers.clear_gradients()
+        self.optimisers.catch_up()
+        state.stopped, state.seconds = self.stop, self._seconds()
+        state.loss_sum = state.round_loss = 0.0
+        self.manager.finish(state)
+
+    # --- small parts ---
+
+    def _batches_of_steps(self, epoch: int) -> list[list[Any]]:
+        """The batches of each step of an epoch."""
+        items = self.fitting.batches(epoch)
+        if len(items) == 0:
+            raise DataError("there are no batches to train on")
+        size = self.config.accumulate
+        return [list(items[begin : begin + size]) for begin in range(0, len(items), size)]
+
+    def _total_steps(self) -> int:
+        """Total number of steps, by the number of batches of the first epoch."""
+        epochs, steps = self.config.epochs, self.config.steps
+        if epochs is None:
+            return steps or 0
+        total = epochs * len(self._batches_of_steps(0))
+        return total if steps is None else min(total, steps)
+
+    def _load_batches(self, items: list[Any]) -> Iterator[Any]:
+        load = partial(self.fitting.load, epoch=self.state.epoch)
+        if self.config.load_ahead == 0:
+            return map(load, items)
+        return run_stream(load, items, self.config.load_ahead)
+
+    def _epochs_done(self) -> float:
+        return self.state.epoch + self.state.step_of_epoch / self.steps_of_epoch
+
+    def _rate(self) -> float:
+        return self.optimisers.parts[0].param_groups[0]["lr"]
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self.begin
+
+    def _time_fraction(self) -> float:
+        """Fraction of the time budget used, by the clock of rank zero; 0 unless averaging needs it."""
+        if not self.time.budget.is_limited or self.config.averaging.kind != "swa":
+            return 0.0
+        return self.ranks.on_rank_zero(lambda: self.time.fraction(self._seconds()))
+
+    def _steps_text(self) -> str:
+        state = self.state
+        return f"after {state.step:,} of {state.total_steps:,} steps ({self._epochs_done():.3g} epochs)"
+
+    def _loss_text(self) -> str:
+        """The mean loss since the last line of metrics.jsonl, for lines of progress."""
+        steps = self.state.step - self.state.logged_step
+        return f"loss {float(self.loss_sum) / steps:.4g}" if steps else ""
+
+
+# --- validation ---
+# Ranking metrics on held-out documents during training.
+
+VALIDATED = ("P@1", "P@3", "P@5", "nDCG@5")
+
+
+def metrics_to_validate(metric: str) -> tuple[list[str], int]:
+    """The metrics to compute, including that of the training config, and the number of predictions they need."""
+    metrics = list(dict.fromkeys([*VALIDATED, *([metric] if "loss" not in metric else [])]))
+    return metrics, max(int(k) for name in metrics for k in re.findall(r"@(\d+)", name) or ["5"])
+
+
+def validation_metrics(top: TopK, labels: Any, metrics: list[str], train_labels: Any) -> dict[str, float]:
+    """Metrics of predictions; `labels` may have columns that the training labels lack."""
+    counts = counts_of(train_labels.indices, labels.shape[1])
+    # ranks instead of scores: a network has many ties early in training, which need no warning
+    by_rank = np.where(np.isneginf(top.scores), -np.inf, -np.arange(top.k)).astype(np.float32)
+    evaluator = Evaluator(metrics, labels.shape[1], train=counts, train_documents=train_labels.shape[0], groups=())
+    evaluator.update(TopK(top.ids, by_rank), labels)
+    return dict(evaluator.result().values)

@@ -1,0 +1,1 @@
+"""What a computation runs on: threads, devices, memory, time, processes."""

@@ -1,0 +1,86 @@
+"""The device and the number of threads that torch uses; prediction needs nothing else, in particular no Accelerate."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from labelwise.errors import ConfigError
+from labelwise.runtime.device_setting import AUTO, CPU, requested_device
+from labelwise.runtime.threads import threads
+
+log = logging.getLogger("labelwise")
+
+TRUE = ("1", "true", "yes", "on", "y", "t")
+
+_forked = False
+
+
+@contextmanager
+def torch_threads() -> Iterator[None]:
+    """Let torch use as many threads as the rest of the toolkit inside the block.
+
+    One thread in a forked process: torch's OpenMP threads do not survive a fork, and the first operation that waits for
+    them would hang. Whether the parent had started any cannot be known here.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if _forked else threads())
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def limited_threads(count: int, usual: int) -> Iterator[None]:
+    """Let torch use `count` threads in this worker of a pool, and `usual` afterwards.
+
+    `usual` is the setting of the thread that submits the work. The worker's own setting cannot be used: if it was never
+    set, it is whatever any thread set last, and so depends on the order of threads.
+    """
+    torch.get_num_threads()  # the first call in a thread copies the global setting; later it is per thread
+    torch.set_num_threads(1 if _forked else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
+
+
+def _limit_after_fork() -> None:
+    global _forked
+    _forked = True
+    torch.set_num_threads(1)
+    if threads() > 1:
+        log.info("torch uses one thread in a forked process; start processes by spawn or forkserver to use more")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_limit_after_fork)
+
+
+def computing_device() -> torch.device:
+    """The device of this process: what was requested (`device_setting`), else its GPU, else the CPU.
+
+    Not Apple's GPUs: losses are summed in float64, which they lack. ACCELERATE_USE_CPU selects the CPU, as in training.
+    """
+    wanted, rank = requested_device(), os.environ.get("LOCAL_RANK")
+    if wanted == CPU or os.environ.get("ACCELERATE_USE_CPU", "").lower() in TRUE:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        if wanted != AUTO:
+            raise ConfigError(f"device {wanted}: torch finds no CUDA GPU here; use cpu or auto")
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if ":" not in wanted:
+        return torch.device("cuda") if rank is None else torch.device("cuda", int(rank) % count)
+    if rank is not None:
+        raise ConfigError(f"device {wanted}: under torchrun each rank has its own GPU; use cuda or auto")
+    device = torch.device(wanted)
+    if device.index >= count:
+        raise ConfigError(f"device {wanted}: this machine has {count} GPUs, cuda:0 to cuda:{count - 1}")
+    torch.cuda.set_device(device)  # Accelerate computes on the current one
+    return device

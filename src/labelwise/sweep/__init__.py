@@ -1,1 +1,0 @@
-"""Sweeps: many runs from one study file, in parallel, resumable, with one table of results."""

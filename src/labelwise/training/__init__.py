@@ -1,1 +1,0 @@
-"""Training of neural methods: the loop, its parts, and what it trains."""

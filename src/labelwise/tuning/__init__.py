@@ -1,0 +1,1 @@
+"""Choosing methods and settings: sweeps and auto."""
