@@ -3,9 +3,9 @@
     python tools/golden.py --base COMMIT             # exit code 1 and a list if anything differs
     python tools/golden.py --base COMMIT --groups linear commands --only "linear_tree/*" --keep-going
 
-The base commit is checked out below build/golden, and all cases (`golden_cases.py`, `golden_commands.py`) run there once:
-results are kept by commit and by the hash of the cases. Then they run in this tree, and all arrays must have the same
-bytes and all texts the same characters.
+The base commit is checked out below build/golden, and all cases (`golden_cases.py`, `golden_commands.py`) run there
+once: results are kept by commit and by the hash of the cases. Then they run in this tree: all arrays must have the same
+bytes, and all texts the same characters.
 """
 
 from __future__ import annotations

@@ -16,16 +16,17 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-import numpy as np
-from golden_commands import COMMAND_GROUPS
-from golden_world import Place, facts_of, folder_facts, planted, write_csv
+import labelwise as lw
+import yaml
+from labelwise.errors import LabelwiseError
 from pydantic import BaseModel
 
-import labelwise as lw
-from labelwise.errors import LabelwiseError
+from golden_commands import COMMAND_GROUPS
+from golden_world import Place, facts_of, folder_facts, planted, write_csv
 
 ADAM = {"name": "adam", "rate": 0.01}
 TINY = {"model": "tiny", "max_length": 12, "pooling": "mean", "vocabulary": 80}
@@ -87,7 +88,7 @@ def small(name: str, changes: Mapping[str, Any] | None = None) -> Any:
             if not isinstance(where.get(section), dict):
                 where[section] = {}
             where = where[section]
-        if value is ...:
+        if value == "REMOVE":
             where.pop(last, None)
         else:
             where[last] = value
@@ -135,12 +136,12 @@ def method_cases(names: tuple[str, ...]) -> Callable[[Place], Iterator[tuple[str
             for kind in KINDS.get(name, TEXTS):
                 train, test, held_out = (planted(kind, n, seed, place.work) for n, seed in ((90, 0), (12, 1), (40, 2)))
 
-                def case(name=name, kind=kind, train=train, test=test, held_out=held_out):
+                def case(name: str, kind: str, train: Any, test: Any, held_out: Any) -> Any:
                     model = small(name).fit(train, valid=held_out)
                     folder = place.models / f"{name}-{kind}"
                     return uses(model, test, held_out, folder, place.base_models / f"{name}-{kind}")
 
-                yield f"{name}/{kind}", case
+                yield f"{name}/{kind}", partial(case, name, kind, train, test, held_out)
             yield f"{name}/schema", lambda name=name: getattr(lw, CLASSES[name]).Config.model_json_schema()
         for name in names:
             yield from field_cases(name, place)
@@ -151,77 +152,7 @@ def method_cases(names: tuple[str, ...]) -> Callable[[Place], Iterator[tuple[str
 # --- one field off its default ----------------------------------------------------------------------------------------
 
 NOT_DECIDING = {"memory", "time_budget", "seconds", "log_every", "load_ahead", "tensorboard", "repetitions_folder"}
-BY_HAND: dict[str, Any] = {
-    "tfidf.analyzer": [{"tfidf.analyzer": "char", "tfidf.ngrams": [2, 3]}, "char_wb"],
-    "tfidf.ngrams": [[1, 2]], "tfidf.stop_words": ["english", ["noise1", "noise2"]], "tfidf.stemmer": ["english"],
-    "tfidf.lemmas": ["{lemmas}"], "tfidf.lemmatizer": [],
-    "tfidf.min_df": [2, 0.05], "tfidf.max_df": [0.5], "tfidf.max_features": [40], "tfidf.hash_bits": [{"tfidf.hash_bits": 8, "tfidf.idf": False}],
-    "vector_scale": [0.25], "feature_norm": ["l2"], "label_documents": ["{names}"], "label_language": [{"label_documents": "{vocabulary}", "label_language": "de"}],
-    "label_text_weight": [0.5], "hierarchy": [{"hierarchy": "{hierarchy}", "tree": "hierarchy"}],
-    "tree": ["kway"], "user_negatives": [{"user_negatives": "{negatives}", "negatives": way} for way in ("user", "matcher+user")],
-    "negatives": ["matcher"], "fine_tuning.negatives": ["teacher", "network"], "beam": [2, [2, 3]], "fine_tuning.beam": [3], "solver.max_weights": [5],
-    "solver.tolerance": [0.01], "solver.max_passes": [2], "solver.loss": ["hinge", "logistic"],
-    "label_features": [10, None], "labels_per_tree": [3], "post_processor": ["sigmoid", "log_l2_hinge", "none"],
-    "encoder.model": ["{bert}"], "encoder.architecture": [{"encoder.architecture": {
-        "model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}}],
-    "encoder.windows": [{"encoder.windows": 2, "encoder.long_texts": "windows"}], "encoder.max_length": [6],
-    "encoder.precision": [{"encoder.model": "{bert}", "encoder.precision": "int8"}],
-    "encoder.vocabulary": [60], "loss.focus": [{"loss.focus": 1.0, "loss.name": "focal"}],
-    **{f"loss.{key}": [{f"loss.{key}": value, "loss.name": "asymmetric"}]
-       for key, value in {"focus_positive": 1.0, "focus_negative": 2.0, "shift": 0.1}.items()},
-    "training.epochs": [{"training.epochs": 1, "training.steps": None}], "training.steps": [2], "training.clip": ["adaptive", 0.1],
-    "training.tokens_per_batch": [60], "training.validate_every": [1, "epoch"], "training.metric": ["nDCG@3"],
-    "checkpoint_every.steps": [2], "optimiser.rate": [0.02], "optimiser.head_rate": [0.05], "optimiser.weight_decay": [0.1],
-    "optimiser.betas": [[0.8, 0.9]], "optimiser.eps": [1e-3],
-    "optimiser.momentum": [{"optimiser.momentum": 0.5, "optimiser.name": "sgd"}],
-    "optimiser.nesterov": [{"optimiser.nesterov": True, "optimiser.momentum": 0.5, "optimiser.name": "sgd"}],
-    "optimiser.rho": [{"optimiser.rho": 0.8, "optimiser.name": "adadelta"}],
-    **{f"optimiser.{key}": [{f"optimiser.{key}": 0.1, "optimiser.name": "adagrad"}] for key in ("rate_decay", "initial_sum")},
-    "schedule.power": [{"schedule.power": 1.5, "schedule.kind": "poly"}], "schedule.warmup": [2], "schedule.final": [{"schedule.final": 0.1, "schedule.kind": "linear"}],
-    "averaging.kind": ["ema", {"averaging.kind": "swa", "averaging.start": 1, "averaging.every": 1}],
-    "averaging.decay": [{"averaging.decay": 0.5, "averaging.kind": "ema"}],
-    **{f"averaging.{key}": [{"averaging.start": 1, "averaging.every": 1, f"averaging.{key}": 2, "averaging.kind": "swa"}]
-       for key in ("start", "every", "window")},
-    "early_stopping.patience": [{"early_stopping.patience": 1, "training.validate_every": 1}],
-    "head_epochs": [1], "monitor.stop_on": [{"monitor.stop_on": ["collapsed"], "training.validate_every": 1}],
-    "level_steps": [[2, 3, 1]], "level_rates": [[0.01, 0.02, 0.01]], "level_warmup": [[0.1, 0.2, 0.1]], "fine_tuning.documents": [40],
-    "fine_tuning.max_nodes": [4], "fine_tuning.valid_fraction": [{"fine_tuning.valid_fraction": 0.1, "fine_tuning.training.validate_every": 1}],
-    "fine_tuning.training.early_stopping.patience": [
-        {"fine_tuning.training.early_stopping.patience": 1, "fine_tuning.training.validate_every": 1, "fine_tuning.valid_fraction": 0.2}
-    ], "valid_fraction": [0.2],
-    "head.radices": [{"head.radices": [5, 5], "head.kind": "product"}], "head.heads": [{"head.heads": 3, "head.kind": "product"}],
-    "head.order": [{"head.kind": "product", "head.order": order} for order in ("frequency", "clustered", "random")],
-    "head.bottleneck": [{"head.kind": "cascade", "head.bottleneck": 6}], "head.beam": [{"head.kind": "cascade", "head.beam": 2}],
-    "head.groups": [{"head.kind": "cascade", "head.groups": 2}],
-    "head.kind": ["product", "cascade", "sampling"],
-    "head.negatives": [{"head.kind": "sampling", "head.negatives": way, "head.sampling": "groups"}
-                       for way in ("document", "V0", "V2", "B1")],
-    "head.sampled_groups": [{"head.kind": "sampling", "head.sampled_groups": 2}],
-    "head.sampled_fraction": [{"head.kind": "sampling", "head.sampled_fraction": 0.5}],
-    "head.log_q": [{"head.kind": "sampling", "head.log_q": True}], "head.sampling": ["classes", "groups"],
-    "head.sample_rate": [{"head.sampling": "classes", "head.sample_rate": 0.3}], "head.margin": [0.3],
-    "image.mean": [[0.4]], "image.std": [[0.3]], "image.resize": [14], "image.channels": [3],
-    "augmentation.scale": [{"augmentation.crop": "resized", "augmentation.scale": [0.5, 1.0]}],
-    "augmentation.ratio": [{"augmentation.crop": "resized", "augmentation.ratio": [0.9, 1.1]}],
-    "augmentation.padding": [{"augmentation.crop": "padded", "augmentation.padding": 2}],
-    "augmentation.pad_with": [{"augmentation.crop": "padded", "augmentation.pad_with": "white"}],
-    "network.network": ["mobile", "r18"], "backbone.name": ["resnet10", "resnet50"], "backbone.model": [], "backbone.architecture": [],
-    "words.vectors": [{"words.vectors": "{vectors}", "words.width": None}], "words.vectors_words": [],
-    "words.initial": ["labels"], "words.width": [6], "words.max_size": [30], "words.frozen": [{"words.vectors": "{vectors}", "words.width": None, "words.frozen": True}],
-    "recurrent.width": [6], "hidden": [[6]], "levels": [{"levels": [4], "cluster_size": ...}], "flat": [{"flat": True, "cluster_size": ...}],
-    "words.normalise": [{"words.vectors": "{vectors}", "words.width": None, "words.normalise": True}],
-    "mach.training.restore_best": [{"training.restore_best": True, "training.validate_every": 1, "training.metric": "loss"}],
-    "mach.training.early_stopping.patience": [
-        {"training.early_stopping.patience": 1, "training.validate_every": 1, "training.metric": "loss"}
-    ], "lookups": ["{lookups}"], "feature_hashing": [32],
-    "candidates.buckets": [{"candidates.buckets": 4, "candidates.hits": 1}], "candidates.hits": [{"candidates.buckets": 8, "candidates.hits": 2}],
-    **{f"repartition.{key}": [{"repartition.times": 1, "repartition.every": 1, f"repartition.{key}": value,
-                               "training.epochs": 3, "training.steps": None}]
-       for key, value in {"every": 2, "times": 2, "offers": 3, "choices": 3}.items()},
-    "members": [[{"method": "popularity"}, {"method": "linear_flat"}]], "weights": [[0.7, 0.3], "learn"],
-    "ensemble.metric": ["P@3"], "candidates": [5], "metric": [{"metric": "P@3", "weights": "learn"}],
-}  # fmt: skip
-"""Second values by the end of a field's name: values, or settings under which the field matters; {NAME} is a file."""
+BY_HAND = yaml.safe_load(Path(__file__).with_name("golden_fields.yml").read_text())
 
 
 OTHER_KINDS = {"feature_norm": "csr", "vector_scale": "both"}
@@ -255,11 +186,8 @@ def second_values(name: str, path: str, annotation: Any, value: Any) -> list[dic
         key = f"{name}.{ending}" if f"{name}.{ending}" in BY_HAND else ending
         if key in BY_HAND:
             prefix = path[: len(path) - len(ending)]
-            outer = prefix[: -len("training.")] if prefix.endswith("training.") else prefix
             return [
-                {(outer if other.startswith("training.") else prefix) + other: new for other, new in given.items()}
-                if isinstance(given, dict)
-                else {path: given}
+                {prefix + other: new for other, new in given.items()} if isinstance(given, dict) else {path: given}
                 for given in BY_HAND[key]
                 if given != value
             ]
@@ -292,16 +220,16 @@ def field_cases(name: str, place: Place) -> Iterator[tuple[str, Callable[[], Any
                 for key, new in changes.items()
             }
 
-            def case(given=given, fresh=itertools.count(), path=path):
+            def case(given: dict[str, Any], path: str) -> Any:
                 data, test = documents[path if path in OTHER_KINDS else ""]
                 model = small(name, given).fit(data)
-                folder = place.work / f"field-{name}-{next(fresh)}"
+                folder = place.work / f"field-{name}"
                 model.save(folder)
                 found = {"predict": model.predict(test, k=4), "saved": folder_facts(folder)}
                 shutil.rmtree(folder)
                 return found
 
-            yield f"{name}/field/{path}/{number}", lambda case=case: attempt(case)
+            yield f"{name}/field/{path}/{number}", partial(attempt, partial(case, given, path))
 
 
 # --- other things that are done in Python -----------------------------------------------------------------------------
@@ -363,12 +291,12 @@ def linear_extras(place: Place) -> Iterator[tuple[str, Callable[[], Any]]]:
         for ending in ("csv", "jsonl", "tsv", "txt", "npz"):
             path = place.work / f"back.{ending}"
 
-            def there_and_back(path=path):
+            def there_and_back(path: Path) -> Any:
                 lw.write(train, path)
                 data = lw.read(path)
                 return {"texts": list(data.texts), "labels": data.labels.toarray(), "names": list(data.label_names)}
 
-            found[ending] = attempt(there_and_back)
+            found[ending] = attempt(partial(there_and_back, path))
         return found
 
     for name, old in itertools.product(("linear_tree", "linear_flat"), (False, True)):
@@ -414,6 +342,8 @@ def main() -> None:
         found["seconds"] = time.monotonic() - begin
         path = place.out / "facts" / f"{options.group}~{name.replace(chr(47), chr(126))}.pickle"
         path.write_bytes(pickle.dumps(found))
+    os.chdir(place.tree)
+    shutil.rmtree(place.work)
 
 
 if __name__ == "__main__":

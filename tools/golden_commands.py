@@ -19,15 +19,16 @@ import traceback
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import labelwise as lw
 import numpy as np
-from golden_foreign import write_omikuji, write_pecos
-from golden_world import Place, folder_facts, planted, run_facts
 from scipy import sparse
 
-import labelwise as lw
+from golden_foreign import write_omikuji, write_pecos
+from golden_world import Place, folder_facts, planted, run_facts
 
 Cases = Iterator[tuple[str, Callable[[], Any]]]
 
@@ -166,12 +167,10 @@ LINEAR = {"method": "linear_tree", "trees": 2, "leaf_size": 5, "branching": 3}
 
 
 def run_cases(place: Place) -> Cases:
-    import accelerate  # noqa: F401  # in the forks it is there, as is what fitting imports
-    import torch  # noqa: F401
-    import transformers  # noqa: F401
+    from golden_cases import small
 
-    lw.LinearTree(trees=1, leaf_size=5).fit(planted("texts", 40, 0)).predict(["word1x1"])
-
+    for name in ("linear_tree", *NEURAL):  # what these import and compile is there in all forks
+        small(name).fit(planted("texts", 40, 0)).predict(["word1x1"])
     fresh = (place.work / f"run{number}" for number in itertools.count())
 
     def trained(model: Mapping[str, Any], *words: str, **more: Any) -> Any:
@@ -261,7 +260,7 @@ def shop(place: Place) -> Path:
         with contextlib.suppress(Exception):
             lw.write(train, folder / name)
     (folder / "train.csv").write_text((place.work / "data.csv").read_text())
-    (folder / "more.csv").write_text("id,text,labels\nn1,word1x1 word1x2 fresh,L1 new\nn2,word2x1 fresh other,new\n")
+    (folder / "more.csv").write_text("id,text,labels\nn1,word1x1 word1x2 fresh,L1;new\nn2,word2x1 fresh other,new\n")
     (folder / "plain.txt").write_text("word1x1 word2x2 noise3\nword5x1 word5x2\n\n")
     (folder / "labels.txt").write_text("L1\nL2\nL3\n")
     (folder / "weights.tsv").write_text("L1\t0.5\nL2\t2\n")
@@ -346,7 +345,7 @@ def imports(folder: Path) -> Cases:
     for name, write in (("pecos", write_pecos), ("omikuji", write_omikuji)):
         write(folder / f"foreign-{name}")
 
-        def case(name=name):
+        def case(name: str) -> Any:
             found = command(f"import foreign-{name} -o imported-{name}", folder)
             return {
                 **found,
@@ -354,7 +353,7 @@ def imports(folder: Path) -> Cases:
                 "predict": lw.load(folder / f"imported-{name}").predict(data, k=5),
             }
 
-        yield f"import/{name}", case
+        yield f"import/{name}", partial(case, name)
 
 
 def served(folder: Path) -> Any:

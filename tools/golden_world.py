@@ -1,4 +1,4 @@
-"""Where the cases of `golden.py` run, their planted data, and how results become arrays and texts that can be compared."""
+"""Where the cases of `golden.py` run, their planted data, and how results become arrays and texts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import labelwise as lw
 import numpy as np
 from safetensors.numpy import load_file
 from scipy import sparse
-
-import labelwise as lw
 
 N_LABELS = 24
 LARGEST = 300_000
@@ -128,10 +127,8 @@ def planted(
 
 def write_csv(path: Path, data: Any) -> None:
     """A table of ids, texts and labels."""
-    lines = [
-        f"d{row},{text},{' '.join(data.label_names[i] for i in data.labels[[row]].indices)}\n"
-        for row, text in enumerate(data.texts)
-    ]
+    names = [[data.label_names[i] for i in data.labels[[row]].indices] for row in range(len(data))]
+    lines = [f"d{row},{text},{';'.join(names[row])}\n" for row, text in enumerate(data.texts)]
     path.write_text("id,text,labels\n" + "".join(lines))
 
 
