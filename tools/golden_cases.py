@@ -20,13 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-import labelwise as lw
 import yaml
-from labelwise.errors import LabelwiseError
 from pydantic import BaseModel
 
+import labelwise as lw
 from golden_commands import COMMAND_GROUPS
 from golden_world import Place, facts_of, folder_facts, planted, write_csv
+from labelwise.errors import LabelwiseError
 
 ADAM = {"name": "adam", "rate": 0.01}
 TINY = {"model": "tiny", "max_length": 12, "pooling": "mean", "vocabulary": 80}

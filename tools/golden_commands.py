@@ -23,10 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import labelwise as lw
 import numpy as np
 from scipy import sparse
 
+import labelwise as lw
 from golden_foreign import write_omikuji, write_pecos
 from golden_world import Place, folder_facts, planted, run_facts
 

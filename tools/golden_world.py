@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import labelwise as lw
 import numpy as np
 from safetensors.numpy import load_file
 from scipy import sparse
+
+import labelwise as lw
 
 N_LABELS = 24
 LARGEST = 300_000
