@@ -50,7 +50,7 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "text_encoder": {"encoder": TINY, "training": STEPS, "valid_fraction": 0.1},
     "mhe_text": {
-        "encoder": TINY, "num_group": 4, "groups": 2, "beam": 3, "bottleneck": 8, "dropout": 0.1,
+        "encoder": {**TINY, "layers": 2}, "num_group": 4, "groups": 2, "beam": 3, "bottleneck": 8, "dropout": 0.1,
         "training": STEPS, "valid_fraction": 0.1,
     },
     "attention_xml": {**WORD_NETWORK, "hidden": [8], "cluster_size": 4, "beam_width": 2},
