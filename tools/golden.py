@@ -95,7 +95,8 @@ def difference(one: Any, other: Any, limit: float) -> str | None:
         return None
     if not np.issubdtype(one.dtype, np.number):
         return f"was {shown(one)}, is {shown(other)}"
-    distance = np.abs(one.astype(np.float64) - other.astype(np.float64))
+    with np.errstate(invalid="ignore"):  # scores of empty places are infinite
+        distance = np.abs(one.astype(np.float64) - other.astype(np.float64))
     if limit and np.nanmax(distance, initial=0) <= limit and np.array_equal(np.isnan(one), np.isnan(other)):
         return None
     changed = int((one != other).sum())
