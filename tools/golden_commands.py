@@ -368,6 +368,8 @@ def served(folder: Path) -> Any:
             *((f"/v1/models/{model}/predict", body) for model in ("tree", "laws", "none")
               for body in ({"texts": ["word1x1 word2x2"], "k": 3}, {"texts": []}, {"text": 5}, {})),
         ]  # fmt: skip
+        while "loading" in str(answer(f"http://127.0.0.1:{port}/v1/models", None)):
+            time.sleep(0.1)
         for number, (path, body) in enumerate(questions):
             found[f"{number} {path}"] = answer(f"http://127.0.0.1:{port}{path}", body)
     finally:
