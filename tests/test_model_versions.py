@@ -11,21 +11,29 @@ import labelwise as lw
 from labelwise.errors import ModelFormatError
 from labelwise.io.folder import FORMAT_VERSION, MANIFEST, OLDEST_VERSION
 from labelwise.model.card import PAGE_FILE, update_card
+from labelwise.registry import METHODS
 
 MODELS = Path(__file__).parent / "models"
 FOLDERS = sorted(path.parent for path in MODELS.glob("*/manifest.json"))
 
 
-def test_there_is_a_folder_of_every_version():
-    versions = {json.loads((folder / MANIFEST).read_text())["format_version"] for folder in FOLDERS}
-    assert versions >= set(range(1, FORMAT_VERSION + 1))
+def test_there_is_a_folder_of_every_version_and_method():
+    manifests = [json.loads((folder / MANIFEST).read_text()) for folder in FOLDERS]
+    assert {manifest["format_version"] for manifest in manifests} >= set(range(1, FORMAT_VERSION + 1))
+    assert {manifest["method"] for manifest in manifests} == set(METHODS)
+
+
+def expected_of(folder):
+    """What the code that wrote a folder predicted, and the documents: texts, or the pixels of pictures."""
+    expected = json.loads((MODELS / f"{folder.name}.expected.json").read_text())
+    return expected, expected["texts"] if "texts" in expected else np.array(expected["arrays"], np.uint8)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_it_predicts_what_it_did(folder):
-    expected = json.loads((MODELS / f"{folder.name}.expected.json").read_text())
+    expected, documents = expected_of(folder)
     model = lw.load(folder)
-    top = model.predict(expected["texts"], k=len(expected["labels"][0]))
+    top = model.predict(documents, k=len(expected["labels"][0]))
     np.testing.assert_allclose(top.scores, expected["scores"], rtol=1e-4, atol=1e-4)
     for row, labels in enumerate(expected["labels"]):
         ranked = [model.label_names_[i] for i in top.ids[row]]
@@ -45,8 +53,8 @@ def test_it_can_be_saved_again_and_updated(folder, tmp_path):
     assert (copy / PAGE_FILE).read_text().startswith("# A model of labelwise")
     model = lw.load(copy)
     model.save(tmp_path / "again")
-    texts = json.loads((MODELS / f"{folder.name}.expected.json").read_text())["texts"]
-    first, second = (one.predict(texts, k=2) for one in (model, lw.load(tmp_path / "again")))
+    _, documents = expected_of(folder)
+    first, second = (one.predict(documents, k=2) for one in (model, lw.load(tmp_path / "again")))
     assert np.array_equal(first.ids, second.ids)
 
 
