@@ -55,6 +55,36 @@ class Config(BaseModel):
         """The fields that were set explicitly."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
+    # --- what a method's parameters say beyond their values; sections are asked too ---
+
+    def sections(self) -> list[Config]:
+        """The sections of this config that are set."""
+        values = (getattr(self, name) for name in type(self).model_fields)
+        return [value for value in values if isinstance(value, Config)]
+
+    def check_files(self) -> None:
+        """Raise an error if a file or folder that the parameters name is missing."""
+        for section in self.sections():
+            section.check_files()
+
+    def resolved(self) -> dict[str, Any]:
+        """All parameters as plain data, and what else identifies a result, such as fingerprints of models."""
+        return self.model_dump(mode="json")
+
+    def documents_before(self) -> list[Any]:
+        """Arrays of hashes of the documents that models named here were trained on: a result depends on them too."""
+        return [hashes for section in self.sections() for hashes in section.documents_before()]
+
+    @classmethod
+    def filled_in(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The given parameters, with those that follow from files that they name; not called for saved models."""
+        return given
+
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether documents are texts with dense features next to them."""
+        return False
+
     def __repr_args__(self) -> Any:
         """The fields that were set explicitly: the whole config would fill a screen."""
         return [(name, getattr(self, name)) for name in type(self).model_fields if name in self.model_fields_set]

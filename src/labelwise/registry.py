@@ -65,9 +65,19 @@ def method_names() -> list[str]:
     return [*METHODS, *(name for name in plugins if name not in METHODS)]
 
 
-def methods_that(capability: str) -> str:
-    """The built-in methods whose class declares a capability, such as `encodes`, joined for a message."""
-    able = [name for name in METHODS if getattr(method_class(name), capability)]
+def can(model: Method | type[Method], ability: str) -> bool:
+    """Whether models of a method have an optional member of `Fitted`; of a fitted model whether that one has it."""
+    old = getattr(model, "OLD_FLAGS", {}).get(ability)
+    if old is not None:
+        return bool(getattr(model, old))
+    fitted = getattr(model, "fitted_", None)
+    return hasattr(model.Fitted, ability) and ability not in getattr(fitted, "lacks", ())
+
+
+def methods_that(ability: str) -> str:
+    """The built-in methods with an optional member of `Fitted`, or a fact such as `trains_in_tasks`, for messages."""
+    classes = {name: method_class(name) for name in METHODS}
+    able = [name for name, method in classes.items() if can(method, ability) or getattr(method, ability, False) is True]
     return " and ".join([", ".join(able[:-1]), able[-1]] if len(able) > 1 else able)
 
 

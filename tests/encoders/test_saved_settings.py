@@ -12,7 +12,7 @@ from conformance.planted import planted_texts
 from conformance.small import SMALL
 from labelwise.errors import ModelFormatError
 from labelwise.io.folder import map_tensors, update_folder
-from labelwise.model.fitted import STATE_FILE
+from labelwise.model.folder import STATE_FILE
 from labelwise.registry import method_class
 
 SECONDS = 15

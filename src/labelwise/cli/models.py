@@ -414,7 +414,7 @@ def _data(model: Mapping[str, Any], card: Mapping[str, Any]) -> str:
 
 
 def _sizes(model: Mapping[str, Any]) -> str:
-    from labelwise.model.fitted import STATE_FILE
+    from labelwise.model.folder import STATE_FILE
 
     groups = dict(model["bytes"])
     whole = size(sum(groups.values()))

@@ -20,6 +20,7 @@ from labelwise.cli.options import (
     WorkersOption,
 )
 from labelwise.cli.terminal import echo, echo_json
+from labelwise.registry import can
 
 if TYPE_CHECKING:
     from labelwise.config import ConfigSource
@@ -153,7 +154,7 @@ def explain_command(
         given = stdin_text("the text")
         if not given.strip():
             raise ConfigError(nothing)
-    count = {"terms": terms if terms is not None or fitted.shows_pixels else 10}
+    count = {"terms": terms if terms is not None or can(fitted, "pixels") else 10}
     explanations = fitted.explain(given, label or None, k=k, **count)
     if output is not None:
         from labelwise.model.explanation import write_maps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from inspect import getattr_static
 from pathlib import Path
@@ -18,7 +18,7 @@ from labelwise.io import run_schema as files
 from labelwise.io.atomic import is_locked
 from labelwise.io.folder import MANIFEST, Folder
 from labelwise.model.card import read_card
-from labelwise.model.fitted import (
+from labelwise.model.folder import (
     CONFIG_FILE,
     STATE_FILE,
     member_folders,
@@ -27,7 +27,7 @@ from labelwise.model.fitted import (
     read_parameters,
 )
 from labelwise.model.method import Method
-from labelwise.registry import method_class
+from labelwise.registry import can, method_class
 from labelwise.report.schema import TRIED, AutoRecord
 from labelwise.runs.folder import has_run, is_begun, is_interrupted
 from labelwise.runtime.time_budget import RECORD_FILE, SAMPLE_FILE
@@ -36,17 +36,16 @@ STOPPED = "stopped"
 """The status of a run that is not finished and in which no process works: it was killed."""
 EXPECTED = ("precision", "recall", "micro-F1")
 ABILITIES = {
-    "explains": "explain",
-    "shows_pixels": "explain by maps of pixels",
-    "encodes": "encode",
-    "attends": "attention",
-    "verifies": "verify",
-    "chooses_labels": "predict among some labels",
-    "shrinks": "shrink",
-    "learns_more": "learn",
-    "trains_in_parts": "train in parts",
+    "explain": "explain",
+    "pixels": "explain by maps of pixels",
+    "vectors": "encode",
+    "attention": "attention",
+    "image_vectors": "verify",
+    "top_of": "predict among some labels",
+    "shrunk": "shrink",
+    "learned": "learn",
 }
-"""What methods can do besides predict and calibrate, by the attribute that says so."""
+"""What models can do besides predict and calibrate, by the member of `Fitted` that does it."""
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -160,7 +159,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         "parameters": _parameters(folder, method),
         "threshold": None if calibration is None else calibration.threshold,
         "expected": None if calibration is None else dict(zip(EXPECTED, calibration.expected, strict=True)),
-        "can": _abilities(folder, method, members, arrays),
+        "can": _abilities_in_words(Folder(path, "model", verify=False)),
         "members": [_member(folder, number, inner) for number, inner in enumerate(members)],
         "bytes": {name: entry["bytes"] for name, entry in manifest["files"].items()},
         "state_bytes": _state_bytes(arrays),
@@ -169,23 +168,32 @@ def describe_model(path: Path) -> dict[str, Any]:
     }
 
 
-def _abilities(
-    folder: Folder, method: type[Method] | None, members: Sequence[Folder], arrays: Mapping[str, Any]
-) -> list[str]:
-    """What the model can do; some of it depends on its members, and on what was saved with it."""
+def _abilities(folder: Folder) -> set[str]:
+    """What a saved model can do; some of it depends on its members, and on what was saved with it."""
+    method = _method(folder.manifest.get("method"))
     if method is None:
-        return []
-    learns_more = method.learns_more and method.saved_learns_more(read_parameters(folder, method.Config), arrays)
-    inner = [_method(member.manifest.get("method")) for member in members]
-    able = []
-    for name, what in ABILITIES.items():
-        if name == "learns_more" and not learns_more:
-            continue
-        among = getattr(getattr_static(method, name), "among", None)
-        depends = among is not None and bool(inner)
-        if among(getattr(one, name, False) for one in inner) if depends else getattr(method, name):
-            able.append(what)
-    return able
+        return set()
+    members = [_abilities(member) for member in member_folders(folder)]
+    arrays = folder.tensors(STATE_FILE)
+    config = read_parameters(folder, method.Config)
+    if hasattr(method, "OLD_FLAGS"):  # leaves with the old methods
+        old: Any = method
+        lacking = set() if old.saved_learns_more(config, arrays) else {"learned"}
+        for ability, flag in old.OLD_FLAGS.items():
+            among = getattr(getattr_static(method, flag), "among", None)
+            if among is not None and members and not among(ability in one for one in members):
+                lacking.add(ability)
+    else:
+        saved_lacks = getattr(method.Fitted, "saved_lacks", None)
+        lacking = set() if saved_lacks is None else saved_lacks(config, arrays, members)
+    return {ability for ability in ABILITIES if can(method, ability)} - lacking
+
+
+def _abilities_in_words(folder: Folder) -> list[str]:
+    """The same for a person."""
+    able, method = _abilities(folder), _method(folder.manifest.get("method"))
+    words = [what for ability, what in ABILITIES.items() if ability in able]
+    return [*words, *(["train in parts"] if getattr(method, "trains_in_parts", hasattr(method, "fit_parts")) else [])]
 
 
 def _member(folder: Folder, number: int, member: Folder) -> dict[str, Any]:

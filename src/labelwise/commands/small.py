@@ -14,12 +14,12 @@ from labelwise.config import ConfigSource
 from labelwise.data.dataset import Dataset
 from labelwise.data.faces import Pairs, TemplateProtocol, is_protocol, read_pairs, read_protocol
 from labelwise.data.images import open_image
-from labelwise.errors import ConfigError, DataError
+from labelwise.errors import DataError
 from labelwise.io.run_schema import CONFIG, is_run_folder, model_folder
 from labelwise.metrics.verification import Verification, pool_templates, verify
 from labelwise.model.card import Scores, update_card
+from labelwise.model.fitted import require
 from labelwise.model.method import load
-from labelwise.registry import methods_that
 from labelwise.runs.config import EvaluateSection, run_config
 from labelwise.runs.data import load_run_data
 from labelwise.runs.evaluate import evaluate_model
@@ -137,8 +137,7 @@ def verify_model(
     model: Method, pairs: str | Path, images: str | Path | None, rates: Sequence[float]
 ) -> VerificationRun:
     """Verify a model on a file of pairs, or on the folder of a template protocol."""
-    if not model.verifies:
-        raise ConfigError(f"{model.name} has no vectors to compare images by; {methods_that('verifies')} has")
+    require(model, "image_vectors")
     if is_protocol(pairs):
         if images is None:
             raise DataError("the protocol names images; give their folder (--images FOLDER)", pairs)
@@ -201,7 +200,7 @@ def _vectors(model: Method, count: int, image: Callable[[int], Image]) -> tuple[
         for start in range(0, count, AT_ONCE):
             some = _Opened(image, range(start, min(start + AT_ONCE, count)))
             with step.part(len(some)):
-                parts.append(model.image_vectors(ImageInputs(model.config.image, images=some, keep=True)))
+                parts.append(model.fitted_.image_vectors(ImageInputs(model.config.image, images=some, keep=True)))
     return np.concatenate(parts), time.monotonic() - begin
 
 

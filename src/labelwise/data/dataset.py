@@ -33,6 +33,10 @@ class EmptyPartError(DataError):
     """A split would leave one of its two parts without documents."""
 
 
+KINDS = ("texts", "features", "paths", "arrays")
+"""The types of documents."""
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Documents and their labels.
@@ -150,6 +154,17 @@ class Dataset:
         index = range(len(self))[row]
         columns = self.labels.indices[self.labels.indptr[index] : self.labels.indptr[index + 1]]
         return [self.label_names[int(column)] for column in columns]
+
+    @property
+    def kind(self) -> str:
+        """The type of the documents; the first of texts, features, paths and arrays if there are several."""
+        return next(part for part in KINDS if getattr(self, part) is not None)
+
+    def only(self, kind: str, with_features: bool = False) -> Dataset:
+        """The documents as this type only, or with features next to it."""
+        kept = {kind, "features"} if with_features else {kind}
+        others = [part for part in KINDS if part not in kept and getattr(self, part) is not None]
+        return replace(self, **dict.fromkeys(others)) if others else self
 
     def take(self, rows: Any) -> Dataset:
         """Some of the documents (a slice, an index array or a mask), with the same label space."""

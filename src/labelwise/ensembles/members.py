@@ -15,9 +15,10 @@ from labelwise.errors import ConfigError, DataError, LabelwiseError
 from labelwise.io import folder as store
 from labelwise.io.run_schema import model_folder
 from labelwise.model.card import CARD_FILE
+from labelwise.model.estimator import with_preset
 from labelwise.model.feature_width import FeatureWidth
 from labelwise.model.inputs import Documents
-from labelwise.model.method import Method, load, with_preset
+from labelwise.model.method import Method, load
 from labelwise.model.predictions import LabelFilter
 from labelwise.registry import method_class
 from labelwise.runtime.finished import fingerprint

@@ -77,6 +77,12 @@ class TfidfConfig(Config):
             raise ValueError(f"analyzer: {self.analyzer} reads characters, so it cannot be used with {unfit}")
         return self
 
+    def check_files(self) -> None:
+        """Raise an error if a file of stop words or lemmas, or a stemmer, is missing."""
+        from labelwise.features.words import WordAnalysis
+
+        WordAnalysis.of(self)
+
     @property
     def changes_words(self) -> list[str]:
         """The options given that replace or drop words."""

@@ -29,10 +29,11 @@ from labelwise.linear.memory import Held, check_memory, encoding_need
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.linear_base import Precision
 from labelwise.methods.linear_tree import LinearTree
-from labelwise.methods.uses_encoder import UsesTextEncoder
+from labelwise.methods.uses_encoder import UsesTextEncoder, documents_of_encoder
 from labelwise.model.inputs import Documents
 from labelwise.nn.config import EncoderConfig
 from labelwise.nn.cost import encoder_size, with_encoding
+from labelwise.nn.text.saved_encoder import with_saved_settings
 from labelwise.runtime.fit_context import FitContext
 from labelwise.runtime.process_group import n_ranks, on_rank_zero, rank
 from labelwise.strings import Strings
@@ -92,6 +93,14 @@ class EncodedTree(UsesTextEncoder, LinearTree):
         for the same variance in all directions."""
         precision: Precision = "float32"
         """Precision of the stored weights."""
+
+        @classmethod
+        def filled_in(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+            """The parameters, with settings of the encoder of a saved model that they name."""
+            return with_saved_settings(given)
+
+        def documents_before(self) -> list[np.ndarray]:
+            return documents_of_encoder(self.encoder)
 
         @model_validator(mode="after")
         def _texts_have_no_norm(self) -> EncodedTree.Config:

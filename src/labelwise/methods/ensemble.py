@@ -59,9 +59,10 @@ from labelwise.methods.ensemble_fit import (
     trained_members,
 )
 from labelwise.metrics.names import parse_metric
-from labelwise.model.fitted import SavedModel, member_folders
+from labelwise.model.folder import SavedModel, member_folders
 from labelwise.model.inputs import Documents, Overlap, as_dataset
 from labelwise.model.method import Method, load_folder
+from labelwise.model.old_method import OldMethod
 from labelwise.model.predictions import LabelFilter
 from labelwise.runtime.fit_context import FitContext, limited_time
 from labelwise.strings import Strings
@@ -107,7 +108,7 @@ class NeedsOfMembers:
         return tuple(dict.fromkeys(need for member in members for need in member.needs))
 
 
-class Ensemble(Method):
+class Ensemble(OldMethod):
     """Several models of any methods as one: scores averaged, with equal, given or learned weights."""
 
     name = "ensemble"
@@ -140,6 +141,10 @@ class Ensemble(Method):
         """Labels that every member ranks per document, more if more are predicted."""
         time_budget: Annotated[Annotated[float, Field(gt=0)] | None, Decides.END] = None
         """Wall-clock seconds for all of `fit`: members that are trained share them, learning uses a sample."""
+
+        def resolved(self) -> dict[str, Any]:
+            """All parameters as plain data, with the fingerprints of saved members."""
+            return {**super().resolved(), "members": with_fingerprints(self.members)}
 
         @field_validator("metric")
         @classmethod
@@ -207,11 +212,7 @@ class Ensemble(Method):
         for member in self._known_members():
             member.check_needs()
 
-    def resolved_parameters(self) -> dict[str, Any]:
-        """All parameters as plain data, with the fingerprints of saved members."""
-        return {**super().resolved_parameters(), "members": with_fingerprints(self.config.members)}
-
-    def remarks(self) -> list[str]:
+    def _remarks(self) -> list[str]:
         """That weights were learned on documents that members were trained on."""
         documents, seen = self.learned_on_
         return [Overlap(documents, seen).remark(SEEN)] if seen else []
@@ -255,7 +256,9 @@ class Ensemble(Method):
         self.card_ = card_of_members(self)
         return self
 
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+    def _fit(  # type: ignore[bad-override]
+        self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext
+    ) -> None:
         members = self._open_members()
         learns = self.config.combine == "logistic" or self.config.weights == "learn"
         train, held_out = held_out_part(data, valid, learns or self._lacks_calibration(members))
@@ -322,13 +325,13 @@ class Ensemble(Method):
         return TopK.concatenate(parts)
 
     def explain(  # type: ignore[bad-override]
-        self, document: Any, labels: Sequence[str] | None = None, k: int = 5, terms: int | None = 10
+        self, document: Any, labels: Sequence[str] | None = None, k: int = 5, terms: Any = "auto"
     ) -> EnsembleExplanations:
         """Why one document gets its labels: what each member says, and how much that counts.
 
         Parameters are those of other methods; `terms` words of each member that can explain itself are listed.
         """
-        return explained(self, document, labels, k, terms)
+        return explained(self, document, labels, k, 10 if terms == "auto" else terms)
 
     def _top_contributions(self, data: Documents, labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         return top_contributions(self, data, labels, count)

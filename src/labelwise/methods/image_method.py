@@ -20,9 +20,9 @@ from labelwise.config import Config as BaseConfig
 from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.data.images import ImageError
-from labelwise.errors import ConfigError, DataError, check_installed, import_required
+from labelwise.errors import ConfigError, DataError, import_required
 from labelwise.model.inputs import Documents, split_for_early_stopping
-from labelwise.model.method import Method
+from labelwise.model.old_method import OldMethod as Method
 from labelwise.nn.config import ImageConfig, MonitorConfig, TrainingConfig, without_validation
 from labelwise.nn.cost import NetworkSize, head_size, network_cost
 from labelwise.runtime.fit_context import FitContext
@@ -73,6 +73,7 @@ class ImageMethod(Method):
     """An image encoder with a head."""
 
     needs = ("torch", "accelerate", "pillow")
+    extra = "vision"
     inputs = ("paths", "arrays")
     reads_all_inputs = True
     same_on_any_threads = False
@@ -132,10 +133,6 @@ class ImageMethod(Method):
         return network_cost(pixels, constants, "image", size, self.config.training)
 
     # --- fit ---
-
-    def check_needs(self) -> None:
-        """Raise if a package is missing."""
-        check_installed(self.name, "vision", *self.needs)
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         import_required(self.name, "vision", *self.needs)
@@ -236,7 +233,9 @@ class ImageMethod(Method):
         with torch_threads():
             return encode_inputs(self.network_.encoder, self._images(data), "encoding")
 
-    def explain(self, document: Any, labels: Sequence[str] | None = None, k: int = 5, terms: int | None = None) -> Any:
+    def explain(  # type: ignore[bad-override]
+        self, document: Any, labels: Sequence[str] | None = None, k: int = 5, terms: Any = "auto"
+    ) -> Any:
         """Which parts of one image the scores of its labels depend on, as a `PixelMap` per label.
 
         Parameters
@@ -254,7 +253,7 @@ class ImageMethod(Method):
         from labelwise.nn.images.occlusion import occlusion_maps
         from labelwise.runtime.device import torch_threads
 
-        cells, most = CELLS if terms is None else terms, min(MAX_CELLS, self.config.image.size)
+        cells, most = CELLS if terms in (None, "auto") else terms, min(MAX_CELLS, self.config.image.size)
         if not 1 <= cells <= most:
             raise ConfigError(f"terms: from 1 to {most} parts per side of the image can be covered, got {cells}")
         data, ids, scores = labels_to_explain(self, document, labels, k)

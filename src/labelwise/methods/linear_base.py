@@ -21,7 +21,6 @@ from labelwise.data.vocabulary import read_thesaurus
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.features.rows import FeatureOrder, FeatureRows, OrderedFeatures, unit_rows, unit_rows_on_disk
 from labelwise.features.tfidf import Tfidf
-from labelwise.features.words import WordAnalysis
 from labelwise.labelspace.tree import LabelPath
 from labelwise.linear.learn import SQUARES, Learned
 from labelwise.linear.memory import Memory as Memory
@@ -35,7 +34,7 @@ from labelwise.methods.text_features import TextFeatures
 from labelwise.model.card import CORE_PACKAGES, Card, TrainingData, now
 from labelwise.model.feature_width import FeatureWidth
 from labelwise.model.inputs import Documents
-from labelwise.model.method import Method
+from labelwise.model.old_method import OldMethod as Method
 from labelwise.model.predictions import LabelFilter
 from labelwise.registry import installed_versions
 from labelwise.runtime.finished import fingerprint
@@ -162,9 +161,6 @@ class LinearMethod(TextFeatures, Method):
     def saved_learns_more(cls, config: Any, arrays: Collection[str]) -> bool:
         """Not with vectors next to TF-IDF, and not without statistics of the training documents."""
         return cls.learns_more and not config.reads_vectors and SQUARES in arrays
-
-    def check_needs(self) -> None:
-        WordAnalysis.of(self.config.tfidf)
 
     def _predict(self, data: Documents, k: int) -> TopK:
         return self.linear_.best(self._features(data), k, self.search_settings)

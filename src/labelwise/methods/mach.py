@@ -30,7 +30,6 @@ from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, ModelFormatError, import_required
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
-from labelwise.features.words import WordAnalysis
 from labelwise.io.folder import get_tensor
 from labelwise.labelspace.bucket_search import BucketSearch, Score
 from labelwise.labelspace.buckets import (
@@ -44,7 +43,7 @@ from labelwise.labelspace.buckets import (
 from labelwise.labelspace.proposals import ORDER_BYTES
 from labelwise.methods.text_features import TextFeatures
 from labelwise.model.inputs import Documents
-from labelwise.model.method import Method
+from labelwise.model.old_method import OldMethod as Method
 from labelwise.model.predictions import LabelFilter
 from labelwise.nn.config import (
     Count,
@@ -181,11 +180,6 @@ class Mach(TextFeatures, Method):
     _decoder: BucketDecoder
 
     # --- fit ---
-
-    def check_needs(self) -> None:
-        """Raise without torch, or without a file of TF-IDF."""
-        import_required(self.name, "nn", *self.needs)
-        WordAnalysis.of(self.config.tfidf)
 
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
         self.check_needs()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from labelwise.data.dataset import Dataset
-from labelwise.errors import check_installed, import_required
+from labelwise.errors import import_required
 from labelwise.io.folder import get_tensor
 from labelwise.methods.image_method import ImageMethod, ImageMethodConfig
 from labelwise.nn.config import BackboneConfig, DigitHeadConfig, OptimiserConfig, ScheduleConfig, TrainingConfig
@@ -60,17 +60,6 @@ class MheImage(ImageMethod):
         """From vectors to labels: one output per label, or digits of labels."""
         training: TrainingConfig = RECIPE
         """Settings of training."""
-
-    def check_needs(self) -> None:
-        """Raise if a package or the folder of a model is missing."""
-        super().check_needs()
-        backbone = self.config.backbone
-        if backbone.name == "transformers":
-            from labelwise.nn.text.encoder_files import encoder_source
-
-            check_installed(self.name, "vision", "transformers")
-            if backbone.model is not None:
-                encoder_source(backbone.model)
 
     def _head_size(self, labels: int, width: float) -> NetworkSize:
         return digit_head_size(self.config.head, labels, width)

@@ -22,11 +22,12 @@ from labelwise.config import Config as BaseConfig
 from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.errors import import_required
-from labelwise.methods.uses_encoder import UsesTextEncoder
+from labelwise.methods.uses_encoder import UsesTextEncoder, documents_of_encoder
 from labelwise.model.affordable import affordable
 from labelwise.model.inputs import Documents, split_for_early_stopping
 from labelwise.nn.config import EncoderConfig, MonitorConfig, TrainingConfig, without_validation
 from labelwise.nn.cost import NetworkSize, encoder_size, head_size, text_network_cost
+from labelwise.nn.text.saved_encoder import with_saved_settings
 from labelwise.runtime.fit_context import FitContext
 from labelwise.runtime.process_group import on_rank_zero
 from labelwise.runtime.time_budget import TimeBudget
@@ -70,6 +71,14 @@ class TextNetworkConfig(BaseConfig):
     most 2,000 documents."""
     monitor: MonitorConfig = MonitorConfig()
     """Detects collapse during training."""
+
+    @classmethod
+    def filled_in(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The parameters, with settings of the encoder of a saved model that they name."""
+        return with_saved_settings(given)
+
+    def documents_before(self) -> list[np.ndarray]:
+        return documents_of_encoder(self.encoder)
 
     @model_validator(mode="after")
     def _frozen_encoders_have_no_second_stage(self) -> Self:

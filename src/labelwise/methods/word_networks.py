@@ -6,18 +6,16 @@ A method builds its label trees and trains them itself; a model without a tree i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from labelwise.config import PART, deciding_json
 from labelwise.data.dataset import Dataset
-from labelwise.errors import DataError, check_installed
 from labelwise.linear.trees import averaged
 from labelwise.model.affordable import affordable
 from labelwise.model.inputs import Documents, split_for_early_stopping
-from labelwise.model.method import Method
+from labelwise.model.old_method import OldMethod as Method
 from labelwise.nn.config import (
     AveragingConfig,
     Count,
@@ -92,14 +90,6 @@ class WordNetworkMethod(Method):
     histories_: list[list[History]]
 
     # --- fit ---
-
-    def check_needs(self) -> None:
-        """Raise if a package or the file of word vectors is missing."""
-        check_installed(self.name, "nn", *self.needs)
-        vectors = self.config.words.vectors
-        if vectors is not None and not Path(vectors).expanduser().exists():
-            glove = "; GloVe's are at nlp.stanford.edu/projects/glove" if Path(vectors).name.startswith("glove") else ""
-            raise DataError(f"{vectors}: there is no such file of vectors{glove}")
 
     # --- predict ---
 

@@ -372,12 +372,14 @@ class Card(Record):
         return f"the model has changed since it was judged: {listed}" if later else None
 
 
-def card_of(method: Method, data: Dataset, hashes: np.ndarray) -> Card:
+def card_of(method: Method, data: Dataset | None, hashes: np.ndarray) -> Card:
     """The card of a model that has just been trained on this data, given the hashes of the documents."""
     plugin = method_package(method.name)
     packages = [*CORE_PACKAGES, *method.needs, *([plugin[0]] if plugin else [])]
-    name, content = short_name(data.name), dataset_hash(data, hashes)
-    about = TrainingData(name=name, hash=content, documents=len(data), labels=data.n_labels)
+    about = TrainingData(labels=len(method.label_names_))
+    if data is not None:
+        name, content = short_name(data.name), dataset_hash(data, hashes)
+        about = TrainingData(name=name, hash=content, documents=len(data), labels=data.n_labels)
     return Card(created=now(), data=about, packages=installed_versions(packages))
 
 

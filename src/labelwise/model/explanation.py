@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -17,15 +17,16 @@ from labelwise.formatting import cut, printable
 from labelwise.io.atomic import replacing
 from labelwise.labelspace.tree import LabelPath, PathStep
 from labelwise.model.explanation_text import explanation_lines, short_explanation
+from labelwise.model.fitted import require
 from labelwise.model.inputs import Documents
-from labelwise.registry import methods_that
+from labelwise.registry import can
 from labelwise.topk import NO_LABEL, TopK
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from labelwise.model.inputs import Documents
-    from labelwise.model.method import Capabilities, Method
+    from labelwise.model.method import Method
 
 
 N_EXAMPLES = 3
@@ -89,6 +90,10 @@ class Explanation:
         return "\n".join(explanation_lines(self))
 
 
+TERMS = 10
+"""Words listed per label, unless told otherwise."""
+
+
 class Explanations(list[Explanation]):
     """The explanations of one document; `print` shows them as the command line does."""
 
@@ -99,12 +104,19 @@ class Explanations(list[Explanation]):
         return "\n\n".join(map(str, self))
 
 
-def explanations(model: Method, document: Any, labels: Sequence[str] | None, k: int, terms: int | None) -> Explanations:
+def explanations(
+    model: Method, document: Any, labels: Sequence[str] | None, k: int, terms: int | Literal["auto"] | None
+) -> Any:
     """What `Method.explain` returns."""
+    model._check_fitted()
+    if hasattr(model.fitted_, "explanations"):
+        return model.fitted_.explanations(model, document, labels, k, terms)
+    terms = TERMS if terms == "auto" else terms
     if terms is not None and terms < 0:
         raise ConfigError(f"terms must be 0 or more, got {terms}")
     data, ids, scores = labels_to_explain(model, document, labels, k)
-    trees = model._explain(data, ids)
+    require(model, "explain")
+    trees = model.fitted_.explain(data, ids, model.config)
     results = Explanations()
     for index, label in enumerate(ids.tolist()):
         paths = [paths[index] for paths in trees]
@@ -209,7 +221,9 @@ def _terms(
 
 def feature_names(model: Method, features: np.ndarray) -> list[str]:
     """The words of some features, or `feature 123` where the model does not know them."""
-    return model._feature_names(features) or [f"feature {number}" for number in features.tolist()]
+    fitted = model.fitted_
+    names = fitted.names(features) if hasattr(fitted, "names") else None
+    return names or [f"feature {number}" for number in features.tolist()]
 
 
 def _examples(model: Method, labels: np.ndarray) -> tuple[str, ...]:
@@ -231,7 +245,10 @@ def top_words(model: Method, documents: Any, top: TopK, count: int) -> list[list
     """
     check_explains(model, count)
     data = model._as_documents(documents)
-    features, _ = model._top_contributions(data, top.ids, count)
+    if hasattr(model.fitted_, "contributions"):
+        features, _ = model.fitted_.contributions(data, top.ids, count)
+    else:
+        features, _ = contributions_one_by_one(model, data, top.ids, count)
     distinct, inverse = np.unique(features, return_inverse=True)
     known = distinct[distinct >= 0]
     names = [""] * (len(distinct) - len(known)) + (feature_names(model, known) if len(known) else [])
@@ -248,23 +265,22 @@ def check_explains(model: Method, count: int) -> None:
     """Raise unless the method can explain predictions, and with so many words."""
     if count < 1:
         raise ConfigError(f"explain: 1 word or more per label is needed, got {count}")
-    if model.shows_pixels:
+    if can(model, "pixels"):
         raise ConfigError(f"{model.name} has no words to show; `labelwise explain` draws maps of pixels")
-    if not model.explains:
-        raise ConfigError(f"{model.name} cannot explain its predictions; {methods_that('explains')} can")
+    require(model, "explain")
 
 
 def contributions_one_by_one(
-    model: Capabilities, data: Documents, labels: np.ndarray, count: int
+    model: Method, data: Documents, labels: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What `Method._top_contributions` returns, from one explanation per document."""
+    """Features with the largest positive contributions [documents, k, count], -1 for none, and the amounts."""
     features = np.full((*labels.shape, count), -1, np.int64)
     amounts = np.zeros(features.shape)
     for document in range(len(labels)):
         ids = labels[document][labels[document] != NO_LABEL]
         if not len(ids):
             continue
-        trees = model._explain(data.take(slice(document, document + 1)), ids)
+        trees = model.fitted_.explain(data.take(slice(document, document + 1)), ids, model.config)
         for rank in range(len(ids)):
             columns, values, weights = mean_over_trees([paths[rank] for paths in trees])
             contributions = values * weights
@@ -284,6 +300,12 @@ MOST = 200
 Span = tuple[int, int]
 
 
+def counted_words(model: Method, words: Sequence[str]) -> list[str]:
+    """What each word of a text is counted as, '' if it is not."""
+    fitted = model.fitted_
+    return fitted.counted(words) if hasattr(fitted, "counted") else [word.lower() for word in words]
+
+
 def term_spans(model: Method, text: str, terms: Sequence[Sequence[str]]) -> list[list[list[Span]]]:
     """For several lists of terms: the (start, end) of each occurrence of each term in the text.
 
@@ -291,7 +313,7 @@ def term_spans(model: Method, text: str, terms: Sequence[Sequence[str]]) -> list
     may lie between those of a term.
     """
     tokens = [(match[0], match.start(), match.end()) for match in WORD.finditer(text)]
-    counted = model._counted_words([word for word, _, _ in tokens])
+    counted = counted_words(model, [word for word, _, _ in tokens])
     kept = [(word, begin, end) for word, (_, begin, end) in zip(counted, tokens, strict=True) if word]
     first: dict[str, list[int]] = {}
     for index, (word, _, _) in enumerate(kept):
@@ -305,7 +327,7 @@ def term_spans(model: Method, text: str, terms: Sequence[Sequence[str]]) -> list
 def _occurrences(
     model: Method, term: str, kept: Sequence[tuple[str, int, int]], first: dict[str, list[int]]
 ) -> list[Span]:
-    words = [word for word in model._counted_words(term.split()) if word]
+    words = [word for word in counted_words(model, term.split()) if word]
     if not words:
         return []
     spans = []

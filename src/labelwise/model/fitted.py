@@ -1,176 +1,125 @@
-"""The folder of a saved model: parameters, labels, learned state, card, and the calibration if there is one."""
+"""What was learned: the contract of the part of a model that ranks labels, and what it can do beyond that.
+
+A `Method` holds the parameters and the steps from data to a `Fitted`; several methods share one class of `Fitted`. What
+only some can do is a member that others do not have, so that no flag can be wrong.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from labelwise.config import Config, validated
-from labelwise.errors import ConfigError, ModelFormatError
-from labelwise.io import folder as store
-from labelwise.io.folder import CONFIG_FILE, STATE_FILE
-from labelwise.model.calibration import Calibration
-from labelwise.model.card import Card, read_card, write_card
-from labelwise.model.feature_width import FeatureWidth
-from labelwise.model.inputs import TrainingDocuments
-from labelwise.model.label_file import ModelLabels
-from labelwise.registry import method_package
+from labelwise.errors import ConfigError
+from labelwise.registry import can, methods_that
+from labelwise.strings import Strings
+from labelwise.topk import TopK
 
-CALIBRATION_FILE = "calibration.safetensors"
-TRAINING_FILE = "training.safetensors"
-MAX_MEMBERS = 1000
-PACKAGE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._+!-]{0,98}[A-Za-z0-9])?")
-"""Names and versions of packages; anything else in a manifest is not repeated in a message."""
+if TYPE_CHECKING:
+    from labelwise.data.dataset import Dataset
+    from labelwise.model.feature_width import FeatureWidth
+    from labelwise.model.inputs import Documents
+    from labelwise.model.method import Method
 
 
 @dataclass(frozen=True)
-class SavedModel:
-    """What a model folder holds."""
+class Saved:
+    """What a model folder says about a model besides its arrays.
 
-    config: Config
-    labels: ModelLabels
+    Parameters
+    ----------
+    config
+        The parameters that it was trained with.
+    input
+        The type of its documents: texts, features, paths or arrays.
+    labels
+        The names of its labels.
+    width
+        Columns of its features; None if it reads none.
+    path
+        Where the arrays come from, for messages.
+    members
+        The models that it is made of.
+    """
+
+    config: Any
     input: str
-    """What documents are given as."""
-    n_documents: int
-    width: FeatureWidth | None
-    """Of the features; None if documents are given as something else."""
-    state: Mapping[str, np.ndarray]
-    """What was learned."""
-    calibration: Calibration | None
-    trained_on: TrainingDocuments | None
-    """None in older folders."""
-    card: Card
-    members: tuple[tuple[str, SavedModel], ...] = ()
-    """Models that it is made of, each with the name of its method."""
+    labels: Strings
+    width: FeatureWidth | None = None
+    path: Path = Path("memory")
+    members: tuple[Method, ...] = ()
+
+    @classmethod
+    def of(cls, config: Any, train: Dataset, width: FeatureWidth | None = None) -> Saved:
+        """The same of a model that is being trained."""
+        return cls(config, train.kind, train.label_names, width)
+
+    @property
+    def n_labels(self) -> int:
+        """The number of labels."""
+        return len(self.labels)
 
 
-def write_model(method: str, model: SavedModel, path: str | Path, force: bool) -> None:
-    """Write a fitted model."""
-    with store.new_folder(path, "model", _about(method, model), force) as folder:
-        _write_files(model, folder)
+class Fitted(Protocol):
+    """The required members; `ABILITIES` has the optional ones."""
+
+    def top(self, documents: Documents, k: int, config: Any) -> TopK:
+        """The best k labels of each document, at most as many as there are; `config` has the changeable parameters."""
+        ...
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """All that was learned, as named arrays."""
+        ...
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, np.ndarray], about: Saved) -> Self:
+        """Rebuild from `tensors`. The arrays may be damaged: check everything that a kernel relies on."""
+        ...
 
 
-def member_prefix(number: int) -> str:
-    """Before the file names of a model that is part of another one."""
-    return f"member{number}."
+class Ability(NamedTuple):
+    """An optional member of a `Fitted`, and how a message says that a method lacks it."""
+
+    lacking: str
+    verb: str = "can"
 
 
-def _about(method: str, model: SavedModel) -> dict[str, Any]:
-    about: dict[str, Any] = {
-        "method": method,
-        "input": model.input,
-        "n_labels": len(model.labels.names),
-        "n_documents": model.n_documents,
-        **(model.width.to_manifest() if model.width is not None else {"n_features": None}),
-        "numbered_labels": model.labels.names.column_numbers,
-        "calibrated": model.calibration is not None,
-        **({"members": len(model.members)} if model.members else {}),
-    }
-    package = method_package(method)
-    if package is not None:
-        about["plugin"] = {"package": package[0], "version": package[1]}
-    return about
+ABILITIES = {
+    "top_of": Ability("cannot leave out or weight labels"),
+    "explain": Ability("cannot explain its predictions"),
+    "pixels": Ability("cannot explain images"),
+    "vectors": Ability("has no document vectors", "have them"),
+    "image_vectors": Ability("has no vectors to compare images by", "has"),
+    "attention": Ability("has no attention among tokens", "has"),
+    "learned": Ability("cannot learn more documents"),
+    "shrunk": Ability("cannot be shrunk after training"),
+}
+"""Members that a `Fitted` may have:
+
+- `top_of(documents, k, config, chosen)`: `top` among some labels, or with weights of labels (a `LabelFilter`)
+- `explain(documents, labels, config)`: per tree the `LabelPath` of each label, for one document. With it
+  `names(columns)` of features, `counted(words)`: what words of a text are counted as, and, where a batch is faster than
+  single documents, `contributions(documents, labels, count)`: features with the largest contributions, and the amounts
+- `explanations(model, document, labels, k, terms)`: in place of what is made from `explain`
+- `pixels(document, labels, cells, config)`: how the scores of labels fall when a part of the image is covered
+- `vectors(documents, config)`, `image_vectors(documents)`, `attention(documents, tokens, config)`
+- `learned(new, config)`: trained on more documents (`NewDocuments`), the number of new features, and the reasons why a
+  full training is due
+- `shrunk(precision, threshold, config)`: a smaller one, and the parameters that differ
+- `tree`: the first label tree; `remarks`: what a person should know before relying on it; `members`: models inside
+- `check()`: what `from_tensors` leaves to be checked; not called with `verify=False`
+- `lacks`: members of the class that this one cannot offer, and `saved_lacks(config, arrays, members)`, the same of a
+  model that is not loaded, from the names of its arrays and the abilities of its members
+- `about(known)`: attributes of the model, such as label names, from those of its training documents: of a model made of
+  others
+"""
 
 
-def _write_files(model: SavedModel, folder: store.FolderWriter) -> None:
-    folder.write_json(CONFIG_FILE, model.config.model_dump(mode="json"))
-    model.labels.write(folder)
-    folder.write_tensors(STATE_FILE, model.state)
-    if model.trained_on is not None:
-        folder.write_tensors(TRAINING_FILE, model.trained_on.to_tensors())
-    write_card(model.card, folder, model.labels)
-    if model.calibration is not None:
-        folder.write_tensors(CALIBRATION_FILE, model.calibration.to_tensors())
-    for number, (method, member) in enumerate(model.members):
-        with folder.nested(member_prefix(number), "model", _about(method, member)) as inner:
-            _write_files(member, inner)
-
-
-def member_folders(folder: store.Folder) -> list[store.Folder]:
-    """The models that this one is made of; none for most methods."""
-    count = folder.manifest.get("members", 0)
-    if type(count) is not int or not 0 <= count <= MAX_MEMBERS:
-        raise ModelFormatError(f"{folder.file(store.MANIFEST)}: the number of members is damaged")
-    return [folder.nested(member_prefix(number), "model") for number in range(count)]
-
-
-def write_calibration(calibration: Calibration, card: Card, path: str | Path) -> None:
-    """Write only a calibration and the card, into the folder of a model."""
-    labels = ModelLabels.unchecked(store.Folder(path, "model", verify=False))
-    with store.update_folder(path, "model", {"calibrated": True}) as folder:
-        folder.write_tensors(CALIBRATION_FILE, calibration.to_tensors())
-        write_card(card, folder, labels)
-
-
-def plugin_of(manifest: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Name and version of the package that the method came from, if it was plugged in."""
-    plugin = manifest.get("plugin")
-    if not isinstance(plugin, dict):
-        return None
-    package, version = plugin.get("package"), plugin.get("version")
-    sound = all(isinstance(text, str) and PACKAGE_NAME.fullmatch(text) for text in (package, version))
-    return (str(package), str(version)) if sound else None
-
-
-def unknown_method(folder: store.Folder, error: ConfigError) -> ModelFormatError:
-    """The error for a model whose method is not installed; names the package that it came from, if that is known."""
-    plugin = plugin_of(folder.manifest)
-    if plugin is None:
-        return ModelFormatError(f"{folder.file(store.MANIFEST)}: {error}")
-    package, version = plugin
-    return ModelFormatError(
-        f"{folder.file(store.MANIFEST)}: there is no method '{folder.manifest.get('method')}' here; by the manifest "
-        f"it comes from the package {package} {version}. If you trust that package: pip install {package}"
-    )
-
-
-def read_parameters(folder: store.Folder, config_class: type[Config]) -> Config:
-    """The parameters of the method."""
-    values = folder.read_json(CONFIG_FILE)
-    if not isinstance(values, dict):
-        raise ModelFormatError(f"{folder.file(CONFIG_FILE)}: a mapping is needed")
-    try:
-        return validated(config_class, values)
-    except ConfigError as error:
-        raise ModelFormatError(f"{folder.file(CONFIG_FILE)}: {error}") from None
-
-
-def read_calibration(folder: store.Folder) -> Calibration | None:
-    """The calibration, if the model is calibrated."""
-    calibrated = folder.manifest.get("calibrated", False)
-    if calibrated is not (CALIBRATION_FILE in folder.manifest["files"]):
-        raise ModelFormatError(f"{folder.file(store.MANIFEST)}: `calibrated` does not match the files of the model")
-    if not calibrated:
-        return None
-    return Calibration.from_tensors(folder.tensors(CALIBRATION_FILE), folder.file(CALIBRATION_FILE))
-
-
-def read_training_documents(folder: store.Folder) -> TrainingDocuments | None:
-    """The documents that the model was trained on; None in older folders."""
-    if TRAINING_FILE not in folder.manifest["files"]:
-        return None
-    tensors = folder.tensors(TRAINING_FILE)
-    return TrainingDocuments.from_tensors(tensors, folder.file(TRAINING_FILE), folder.verify)
-
-
-def read_model(folder: store.Folder, config_class: type[Config], inputs: Sequence[str]) -> SavedModel:
-    """Read a model, checked against the manifest: both may be untrusted. `inputs` are those the method accepts."""
-    manifest, config = folder.manifest, read_parameters(folder, config_class)
-    labels = ModelLabels.read(folder, inputs)
-    both = manifest.get("input") == "texts" and (
-        getattr(config, "reads_vectors", False)
-        or (manifest.get("members") is not None and manifest.get("n_features") is not None)
-    )
-    width = FeatureWidth.from_manifest(manifest, folder.file(store.MANIFEST), both)
-    state = folder.tensors(STATE_FILE)
-    if folder.verify:
-        store.check_weights(state, folder.file(STATE_FILE))
-    trained_on = read_training_documents(folder)
-    kind, n_documents = manifest["input"], manifest["n_documents"]
-    calibration, card = read_calibration(folder), read_card(folder)
-    return SavedModel(config, labels, kind, n_documents, width, state, calibration, trained_on, card)
+def require(model: Method, ability: str) -> None:
+    """Raise an error that names the methods that can, unless this model can."""
+    if not can(model, ability):
+        about = ABILITIES[ability]
+        raise ConfigError(f"{model.name} {about.lacking}; {methods_that(ability)} {about.verb}")

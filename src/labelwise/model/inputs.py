@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,34 @@ def as_dataset(data: Any, labels: Any, kinds: Sequence[str], known: Strings | No
         labels, names = labels_from_lists(labels, known if known is not None and known.column_numbers else None)
     kind, documents = _documents(data, kinds)
     return Dataset(labels, names, **{kind: documents})  # type: ignore[arg-type]
+
+
+def training_kind(data: Dataset, inputs: Sequence[str], method: str, with_vectors: bool = False) -> str:
+    """The type of documents that a method reads, of those that the data has; with vectors, texts and features."""
+    if with_vectors:
+        if data.texts is None or not isinstance(data.features, np.ndarray):
+            raise DataError(
+                f"{data.name}: vector_scale is for texts with dense features next to them; give a Dataset with both "
+                "(in a config data.features: [tfidf, vectors-{split}.npy])"
+            )
+        return "texts"
+    for kind in inputs:
+        if getattr(data, kind) is not None:
+            return kind
+    hint = ""
+    if tuple(inputs) == ("features",) and data.texts is not None:
+        hint = "; texts become features with labelwise.features.tfidf.Tfidf"
+    elif "paths" in inputs and data.texts is not None:
+        hint = "; the column of a table with paths of files is named by data.options.path_column"
+    raise DataError(f"{data.name}: {method} needs {' or '.join(inputs)}, the data has none{hint}")
+
+
+def as_held_out(valid: Dataset, train: Dataset, width: FeatureWidth | None) -> Dataset:
+    """Held-out documents of the type and the label space of the training documents, with as many features."""
+    aligned = valid.align(train.label_names).only(train.kind, train.texts is not None and train.features is not None)
+    if width is not None and aligned.features is not None:
+        return replace(aligned, features=width.fitted(aligned.features, aligned.open_columns))
+    return aligned
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.hashing import document_hashes
 from labelwise.errors import ConfigError, DataError
 from labelwise.model.inputs import as_dataset
-from labelwise.registry import methods_that
+from labelwise.registry import can, methods_that
 
 if TYPE_CHECKING:
     from labelwise.model.method import Method
@@ -29,7 +29,7 @@ JUDGED = 1000
 
 @dataclass(frozen=True)
 class NewDocuments:
-    """What `_learn` gets: documents in the model's label space, with new labels after those of the model."""
+    """What `Fitted.learned` gets: documents in the model's label space, with new labels after those of the model."""
 
     data: Dataset
     removed: Any
@@ -40,6 +40,10 @@ class NewDocuments:
     """Right labels among the first five that the model predicted for some of the documents."""
     predicted: int
     """Number of labels predicted for that."""
+    n_labels: int
+    """Labels that the model has; those after them are new."""
+    n_documents: int
+    """Documents that the model was trained on."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,11 @@ def learn(model: Method, data: Any, labels: Any, old: Any) -> LearningReport:
         before = None if before is None else before[:, used]
     removed = None if not n_changed else sparse.csr_array(before - before.multiply(new.labels != 0))
     hits, predicted = _hits(model, new)
-    n_features, reasons = model._learn(NewDocuments(new, removed, trained_on, hits, predicted))
+    more = NewDocuments(new, removed, trained_on, hits, predicted, len(model.label_names_), model.n_documents_)
+    if hasattr(model, "_learn"):  # leaves with the old methods
+        n_features, reasons = model._learn(more)
+    else:
+        model.fitted_, n_features, reasons = model.fitted_.learned(more, model.config)
     counts = new.label_counts()
     counts[: len(model.label_counts_)] += model.label_counts_
     if before is not None:
@@ -119,9 +127,9 @@ def learn(model: Method, data: Any, labels: Any, old: Any) -> LearningReport:
 
 def check_learns(model: Method) -> None:
     """Raise unless the method can learn more documents."""
-    if not model.learns_more:
+    if not can(model, "learned"):
         raise ConfigError(
-            f"{model.name} cannot learn more documents, {methods_that('learns_more')} can; fit it on all documents"
+            f"{model.name} cannot learn more documents, {methods_that('learned')} can; fit it on all documents"
         )
 
 

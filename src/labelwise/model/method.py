@@ -1,468 +1,75 @@
 """The contract of every method: fit, predict, save, load, with scikit-learn's conventions (`Estimator`).
 
-A method is a subclass with a nested ``Config``, a ``name`` and four hooks: `_fit`, `_predict`, `_state`, `_restore`.
-Everything else (checking inputs, names of labels, probabilities, folders on disk, parameters) is here, so that it is
-the same for all. What only some methods can do is in `capabilities.py`.
+A method is a subclass with a nested `Config`, a `name`, a class `Fitted` for what it learns, and one hook: `_fit`, the
+steps from training documents to a `Fitted`. Everything else (checking inputs, names of labels, probabilities, folders
+on disk, parameters) is here, the same for all methods.
 """
 
 from __future__ import annotations
 
-import logging
+import copy
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
-from scipy import sparse
 
-from labelwise.config import Config, validated
-from labelwise.config import Config as BaseConfig
 from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.data.hashing import document_hashes
-from labelwise.errors import ConfigError, DataError, NotFittedError, did_you_mean
+from labelwise.errors import ConfigError, DataError, NotFittedError, check_installed
 from labelwise.io import folder as store
 from labelwise.io.run_schema import model_folder
 from labelwise.model.calibration import Calibration
 from labelwise.model.card import Card, card_of
+from labelwise.model.estimator import NESTED, Estimator
 from labelwise.model.feature_width import FeatureWidth
-from labelwise.model.fitted import (
+from labelwise.model.fitted import Fitted, Saved, require
+from labelwise.model.folder import (
     SavedModel,
+    member_folders,
     read_model,
     unknown_method,
     write_calibration,
     write_model,
 )
-from labelwise.model.inputs import Documents, TrainingDocuments, as_any_documents, as_dataset, as_documents
+from labelwise.model.inputs import (
+    Documents,
+    TrainingDocuments,
+    as_any_documents,
+    as_dataset,
+    as_documents,
+    as_held_out,
+    training_kind,
+)
 from labelwise.model.label_file import ModelLabels
 from labelwise.model.predictions import (
     CALIBRATION_K,
     LabelFilter,
     all_above,
     check_scores,
-    checked_k,
     checked_limits,
     k_from_data,
 )
-from labelwise.model.signature import documented, signature_of
-from labelwise.registry import method_class, methods_that
+from labelwise.registry import method_class
 from labelwise.runtime.fit_context import FitContext, limited_time
 from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
-    from labelwise.labelspace.tree import LabelPath, LabelTree
     from labelwise.model.calibration import CalibrationReport
-    from labelwise.model.card import Card
     from labelwise.model.explanation import Explanation
-    from labelwise.model.learning import LearningReport, NewDocuments
-    from labelwise.nn.images.inputs import ImageInputs
+    from labelwise.model.learning import LearningReport
     from labelwise.nn.text.transformer import AttentionMap
 
 
-# --- capabilities ---
-# What only some methods can do: an attribute per capability, and its hook, which raises unless a method overrides it.
-#
-# The command line and messages use the attributes, never the name of a method.
-
-
-class Capabilities:
-    """Base of `Method`: the optional parts of the contract."""
-
-    name: ClassVar[str]
-    card_: Card
-
-    changeable: ClassVar[tuple[str, ...]] = ()
-    """Parameters that predictions read each time, so that they may be changed after fitting."""
-    needs: ClassVar[tuple[str, ...]] = ()
-    """Packages that the method needs in addition to those of the core install."""
-    good_for: ClassVar[str] = ""
-    """In a few words: the data and the machine that the method suits."""
-    speed: ClassVar[str] = ""
-    """In a few words: how long training takes."""
-
-    reads_all_inputs: ClassVar[bool] = False
-    """Whether a model predicts for every type of `inputs`, whatever it was trained on."""
-    chooses_labels: ClassVar[bool] = False
-    """Whether predictions can be restricted to some labels, and labels weighted."""
-
-    encodes: ClassVar[bool] = False
-    """Whether `encode` works: documents have vectors."""
-    attends: ClassVar[bool] = False
-    """Whether `attention` works: tokens attend to tokens."""
-    verifies: ClassVar[bool] = False
-    """Whether vectors of images tell whether two show the same: `labelwise verify`."""
-    explains: ClassVar[bool] = False
-    """Whether `explain` works."""
-    shows_pixels: ClassVar[bool] = False
-    """Whether `explain` works for images: it returns a `PixelMap` per label."""
-    validates: ClassVar[bool] = False
-    """Whether `fit` uses its `valid` documents, to stop early or to keep the best weights."""
-    learns_more: ClassVar[bool] = False
-    """Whether `learn` works: a fitted model can be trained on more documents, which may have new labels."""
-    trains_in_parts: ClassVar[bool] = False
-    """Whether `fit_parts` works: parts of a model can be trained by separate processes."""
-    trains_in_tasks: ClassVar[bool] = False
-    """Whether `fit` has work that shares nothing, which an executor may distribute: `train --launcher`."""
-    trains_on_ranks: ClassVar[bool] = False
-    """Whether `fit` may run in several processes under torchrun, which then train together."""
-
-    refits: ClassVar[bool] = True
-    """Whether training again on more documents makes another model: not of models that are trained already."""
-
-    shrinks: ClassVar[bool] = False
-    """Whether `shrink` works: trained weights can be pruned or stored in fewer bits."""
-
-    plans: ClassVar[bool] = False
-    """Whether `labelwise plan` can say what it costs."""
-
-    def learn(self, data: Any, labels: Any = None, *, old: Any = None) -> LearningReport:
-        """Train a fitted model on more documents, which may have new labels, for methods with `learns_more`.
-
-        Much faster than `fit` on all documents and nearly as good, as long as they are few compared with those of
-        `fit`; the report says when a full training is due. New labels are appended, others keep their ids.
-
-        Parameters
-        ----------
-        data, labels
-            Documents with their labels, as in `fit`.
-        old
-            A Dataset of documents that the model was trained on. Known documents in `data` are then skipped, or
-            learned with their changed labels, and new labels are trained against old documents, which makes them as
-            good as in `fit`.
-        """
-        from labelwise.model.learning import learn
-
-        return learn(self, data, labels, old)  # type: ignore[bad-argument-type]
-
-    def shrink(self, *, precision: str | None = None, threshold: float | None = None) -> Self:
-        """A smaller model, without training; this one does not change. For methods with `shrinks`.
-
-        Parameters
-        ----------
-        precision
-            Store the weights as `float16` or `int8`.
-        threshold
-            Drop weights with an absolute value below this.
-
-        Returns
-        -------
-        Method
-            For linear methods the model that training with this `precision` and `solver.threshold` gives (without
-            `matcher` negatives, which depend on the weights). The calibration is kept; scores differ slightly.
-        """
-        self._check_fitted()
-        if precision is None and threshold is None:
-            raise ConfigError("shrink needs a precision, such as int8, a threshold, such as 0.2, or both")
-        smaller = self._shrink(precision, threshold)
-        dropped = [] if threshold is None else [f"weights below {threshold:g} dropped"]
-        stored = [] if precision is None else [f"weights stored as {precision}"]
-        smaller.card_ = self.card_.with_change(f"shrunk: {', '.join(dropped + stored)}")
-        return smaller
-
-    def sibling_groups(self) -> np.ndarray | None:
-        """For each label (by its id) the group of labels that the first tree separates last; None without a tree."""
-        tree = self._label_tree()
-        return None if tree is None or tree.depth < 2 else tree.ancestors(tree.depth - 2)
-
-    def _label_tree(self) -> LabelTree | None:
-        """The first tree over labels, of methods that have some."""
-        return None
-
-    @classmethod
-    def saved_learns_more(cls, config: Any, arrays: Collection[str]) -> bool:
-        """Whether a saved model with these parameters, and arrays of these names, can `learn`."""
-        return cls.learns_more
-
-    def _check_fitted(self) -> None:
-        raise NotImplementedError
-
-    # --- hooks ---
-
-    def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
-        """The best k labels with some left out or weighted, for methods with `chooses_labels`."""
-        raise ConfigError(f"{self.name} cannot leave out or weight labels; {methods_that('chooses_labels')} can")
-
-    def _explain(self, data: Documents, labels: np.ndarray) -> list[list[LabelPath]]:
-        """Per tree the paths of some labels (ids), for one document."""
-        raise ConfigError(f"{self.name} cannot explain its predictions; {methods_that('explains')} can")
-
-    def _top_contributions(self, data: Documents, labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Features with the largest positive contributions [documents, k, count], -1 for none, and the amounts.
-
-        For methods with `explains`; a method that can do better than one explanation per document overrides it.
-        """
-        from labelwise.model.explanation import contributions_one_by_one
-
-        return contributions_one_by_one(self, data, labels, count)
-
-    def _encode(self, data: Documents) -> np.ndarray:
-        """The documents' vectors."""
-        raise ConfigError(f"{self.name} has no document vectors; {methods_that('encodes')} can")
-
-    def image_vectors(self, data: Documents | ImageInputs) -> np.ndarray:
-        """Vectors of images, whatever the model was trained on; their norms have a meaning."""
-        raise ConfigError(f"{self.name} has no vectors to compare images by; {methods_that('verifies')} has")
-
-    def _attention(self, data: Documents, tokens: int) -> list[AttentionMap]:
-        """The documents' attention."""
-        raise ConfigError(f"{self.name} has no attention among tokens; {methods_that('attends')} has")
-
-    def _feature_names(self, columns: np.ndarray) -> list[str] | None:
-        """Names of some features, or None if unknown."""
-        return None
-
-    def _counted_words(self, words: Sequence[str]) -> list[str]:
-        """What each word of a text is counted as, '' if it is not; to find the words of explanations in a text."""
-        return [word.lower() for word in words]
-
-    def _shrink(self, precision: str | None, threshold: float | None) -> Self:
-        """A smaller model: weights in this precision, and without those below the threshold (None: as they are)."""
-        raise ConfigError(f"{self.name} cannot be shrunk after training; {methods_that('shrinks')} can")
-
-    def _check_restored(self) -> None:
-        """Check what `_restore` has left to be checked at the first use; not called with `verify=False`."""
-
-    def _learn(self, new: NewDocuments) -> tuple[int, tuple[str, ...]]:
-        """Train on more documents, for methods with `learns_more`; an error must leave the model unchanged.
-
-        Returns the number of new features, and the reasons why a full training is due.
-        """
-        raise NotImplementedError
-
-    def _cost(self, shape: DataShape, constants: Constants) -> Cost:
-        """What training and prediction cost with the current parameters, for methods with `plans`."""
-        raise ConfigError(f"{self.name} has no model of its cost; {methods_that('plans')} can be planned")
-
-    def check_parts(self, numbers: Sequence[int]) -> Path:
-        """Raise unless these parts can be trained alone; returns the folder of finished ones."""
-        raise ConfigError(f"{self.name} is not made of repetitions; {methods_that('trains_in_parts')} is")
-
-    def fit_parts(
-        self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, context: FitContext | None = None
-    ) -> Path:
-        """Train some parts and write them to the folder of `check_parts`, which is returned."""
-        return self.check_parts(numbers)
-
-
-# --- presets ---
-# Presets: named sets of parameters for a purpose, such as `cpu`, that a config or a constructor starts from.
-#
-# A preset replaces defaults; every parameter that is given besides it wins, and a section that is given in part keeps
-# the preset's other fields. Resolved configs and saved models hold the parameters, not the name of the preset.
-
-PRESET = "preset"
-"""Key of a config's model section."""
-
-
-def with_preset(method: type[Method], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a model section, with the defaults of its preset filled in; unchanged without one."""
-    given = {key: value for key, value in parameters.items() if key != PRESET}
-    name = parameters.get(PRESET)
-    if name is None:
-        return given
-    if not method.presets:
-        raise ConfigError(f"{PRESET}: {method.name} has none; leave it out")
-    if name not in method.presets:
-        raise ConfigError(f"{PRESET}: {method.name} has no preset '{name}'; {did_you_mean(str(name), method.presets)}")
-    completed = method.Config(**method.presets[name]).completed(given)
-    return {
-        key: value.model_dump(mode="json", exclude_unset=True) if isinstance(value, Config) else value
-        for key, value in completed.items()
-    }
-
-
-# --- estimator ---
-# scikit-learn's conventions for methods: parameters, also nested ones, tags, classes and sparse score matrices.
-#
-# scikit-learn itself is never imported, except by the one method that only it calls.
-
-NESTED = "__"
-"""Between a section and its field in a parameter's name, as scikit-learn writes it: solver__cost_positive."""
-SPARSE_K = 100
-"""Labels per document in the matrices of `predict_proba` and `decision_function`."""
-
-
-class Estimator:
-    """Base of `Method`: what scikit-learn's searches, pipelines and `clone` use."""
-
-    Config: ClassVar[type[BaseConfig]] = BaseConfig
-    """The parameters; each method has its own nested class."""
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Named sets of parameters, such as `cpu`; see `presets.py`."""
-
-    label_names_: Strings
-    calibration_: Any = None
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "Config" in cls.__dict__:  # so that help() and editors show the parameters
-            cls.__signature__ = signature_of(cls.Config)  # type: ignore[missing-attribute]
-            cls.__doc__ = documented(cls.__doc__, cls.Config)
-
-    def __init__(self, **params: Any) -> None:
-        self._params: dict[str, Any] = {}
-        self.config: Any = self.Config()
-        self._configure(params)
-
-    @classmethod
-    def from_preset(cls, preset: str, **params: Any) -> Self:
-        """A method with the parameters of a preset, such as `cpu`, and those given, which win."""
-        return cls(**with_preset(cls, {**params, PRESET: preset}))  # type: ignore[bad-argument-type]
-
-    # --- parameters ---
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All parameters by name, as given; with `deep` also fields of sections, as ``solver__cost_positive``."""
-        params = {key: self._params.get(key, getattr(self.config, key)) for key in self.Config.model_fields}
-        return params | (dict(_nested(self.config)) if deep else {})
-
-    def set_params(self, **params: Any) -> Self:
-        """Change parameters; unknown names and invalid values raise an error and change nothing."""
-        self._configure(params)
-        return self
-
-    @classmethod
-    def completed_parameters(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The given parameters, with those that follow from files that they name; not called for saved models."""
-        return given
-
-    def _configure(self, params: Mapping[str, Any]) -> None:
-        """Check and set parameters, those of sections after the sections themselves."""
-        merged = self._params | {key: value for key, value in params.items() if NESTED not in key}
-        try:
-            config = validated(self.Config, self.completed_parameters(merged))
-            before = dict(_nested(config))
-            changed = {
-                key: value
-                for key, value in params.items()
-                if NESTED in key and (key not in before or not _equal(before[key], value))
-            }
-            for key, value in changed.items():
-                _set_nested(merged, self.Config, key.split(NESTED), value)
-            self.config = validated(self.Config, self.completed_parameters(merged)) if changed else config
-        except ConfigError as error:
-            raise ConfigError(f"{type(self).__name__}: {error}") from None
-        self._params = merged
-
-    def __repr__(self) -> str:
-        """The parameters that differ from the defaults."""
-        default = self.Config()
-        changed = [
-            f"{key}={value!r}" for key, value in self._params.items()
-            if not _equal(getattr(self.config, key), getattr(default, key))
-        ]  # fmt: skip
-        return f"{type(self).__name__}({', '.join(changed)})"
-
-    def __sklearn_tags__(self) -> Any:
-        """Sparse features and texts in, several labels per document out.
-
-        Not a classifier by its tag: scikit-learn refuses lists of labels for classifiers, and stratifies nothing here.
-        """
-        from sklearn import utils  # only ever called by scikit-learn itself
-
-        return utils.Tags(  # type: ignore[missing-attribute]
-            estimator_type=None,
-            target_tags=utils.TargetTags(required=True, multi_output=True),  # type: ignore[missing-attribute]
-            input_tags=utils.InputTags(sparse=True, string=True),  # type: ignore[missing-attribute]
-        )
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "label_names_")
-
-    # --- classes, and scores as matrices ---
-
-    @property
-    def classes_(self) -> np.ndarray:
-        """The label names, in the order of the columns of `predict_proba` and `decision_function`."""
-        return np.array(list(self.label_names_), dtype=object)
-
-    def predict_proba(self, documents: Any, k: int = SPARSE_K) -> sparse.csr_array:
-        """Probabilities of the best k labels per document, sparse [documents, labels]; others are not stored.
-
-        Only of a calibrated model: the scores of others are not probabilities. Rows do not sum to 1, because a
-        document may have several labels.
-        """
-        self._check_fitted()
-        if self.calibration_ is None:
-            raise NotFittedError(
-                f"this {type(self).__name__} is not calibrated, so it has no probabilities: call calibrate with "
-                "held-out documents first, or use decision_function for its scores"
-            )
-        return self._scores(documents, k, calibrated=True)
-
-    def decision_function(self, documents: Any, k: int = SPARSE_K) -> sparse.csr_array:
-        """Scores of the best k labels per document, before calibration, sparse [documents, labels].
-
-        Labels that are not stored have lower scores. Scores below 0 raise an error, because a sparse matrix would
-        rank them below the labels that it does not store; `predict` returns them.
-        """
-        self._check_fitted()
-        scores = self._scores(documents, k, calibrated=False)
-        if (scores.data < 0).any():
-            raise DataError(
-                f"scores of this {type(self).__name__} are below 0, less than what a sparse matrix does not store: "
-                "use predict, or predict_proba after calibrate"
-            )
-        return scores
-
-    def _scores(self, documents: Any, k: int, calibrated: bool) -> sparse.csr_array:
-        n_labels = len(self.label_names_)
-        top = self._ranked(self._as_documents(documents), min(checked_k(k), n_labels))
-        return (self.calibration_.apply(top) if calibrated else top).to_csr(n_labels)
-
-    def _check_fitted(self) -> None:
-        raise NotImplementedError
-
-    def _as_documents(self, documents: Any) -> Any:
-        raise NotImplementedError
-
-    def _ranked(self, data: Any, k: int) -> TopK:
-        raise NotImplementedError
-
-
-def _nested(config: BaseConfig, prefix: str = "") -> Any:
-    """Names and values of the fields of all sections, each section before its own sections."""
-    for name in type(config).model_fields:
-        value = getattr(config, name)
-        if isinstance(value, BaseConfig):
-            for field in type(value).model_fields:
-                yield f"{prefix}{name}{NESTED}{field}", getattr(value, field)
-            yield from _nested(value, f"{prefix}{name}{NESTED}")
-
-
-def _set_nested(values: dict[str, Any], owner: type[BaseConfig], path: list[str], value: Any) -> None:
-    """Set a field of a section in the given values, where the section may be a mapping, a config or missing."""
-    from labelwise.config import sections_of
-
-    name, rest = path[0], path[1:]
-    if not rest:
-        values[name] = value
-        return
-    field = owner.model_fields.get(name)
-    sections = sections_of(field.annotation) if field is not None else []
-    if field is not None and not sections:
-        raise ConfigError(f"{NESTED.join(path)}: {name} is not a section with keys of its own")
-    given = values.get(name)
-    inner = given.given_fields() if isinstance(given, BaseConfig) else dict(given) if isinstance(given, Mapping) else {}
-    _set_nested(inner, sections[0] if sections else owner, rest, value)
-    values[name] = inner
-
-
-def _equal(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
-
-
-log = logging.getLogger("labelwise")
-
-
-class Method(Estimator, Capabilities):
+class Method(Estimator):
     """Base class of all methods.
 
     Parameters are the fields of the nested `Config`, given by keyword and checked at once. After `fit` or `load`:
+    ``fitted_`` (what was learned; its members are attributes of the model too, as ``trees_`` for ``fitted_.trees``),
     ``label_names_``, ``label_texts_`` (or None), ``label_counts_`` (training documents per label), ``n_documents_``,
     ``n_features_in_`` (None when the model reads texts), ``trained_on_`` (hashes of the training documents; None for
     older folders), ``card_`` (data, date and versions, scores of its run). After `calibrate`: ``calibration_`` and
@@ -470,13 +77,42 @@ class Method(Estimator, Capabilities):
     """
 
     name: ClassVar[str]
+    Fitted: ClassVar[type[Fitted]]
+    """What `_fit` returns: what a model can do follows from its members (`labelwise.model.fitted`)."""
     inputs: ClassVar[tuple[str, ...]] = ("texts", "features")
     """Types of documents the method reads, the preferred one first."""
+
+    # what pages and checks say about the method; none of it is about what a fitted model can do
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Packages that the method needs in addition to those of the core install."""
+    extra: ClassVar[str] = "nn"
+    """The extra of the installation that has these packages."""
+    good_for: ClassVar[str] = ""
+    """In a few words: the data and the machine that the method suits."""
+    speed: ClassVar[str] = ""
+    """In a few words: how long training takes."""
+    changeable: ClassVar[tuple[str, ...]] = ()
+    """Parameters that predictions read each time, so that they may be changed after fitting."""
     learns: ClassVar[bool] = True
     """False for baselines that ignore the document."""
+    needs_data: ClassVar[bool] = True
+    """Whether `fit` needs documents: not a model of models that may be trained already."""
+    reads_all_inputs: ClassVar[bool] = False
+    """Whether a model predicts for every type of `inputs`, whatever it was trained on."""
     same_on_any_threads: ClassVar[bool] = True
     """False if the last bits of the result depend on the number of threads, as with torch."""
+    validates: ClassVar[bool] = False
+    """Whether `fit` uses its `valid` documents, to stop early or to keep the best weights."""
+    trains_in_tasks: ClassVar[bool] = False
+    """Whether `fit` has work that shares nothing, which may be distributed: `train --launcher`."""
+    trains_on_ranks: ClassVar[bool] = False
+    """Whether `fit` may run in several processes under torchrun, which then train together."""
+    refits: ClassVar[bool] = True
+    """Whether training again on more documents makes another model: not of models that are trained already."""
+    cost: ClassVar[Callable[[Any, DataShape, Constants], Cost] | None] = None
+    """What training and prediction cost, from the config: for `labelwise plan`."""
 
+    fitted_: Any
     label_names_: Strings
     label_texts_: Strings | None
     label_counts_: np.ndarray
@@ -489,30 +125,36 @@ class Method(Estimator, Capabilities):
     card_: Card
     _loaded_from: Path | None = None
 
+    def __getattr__(self, name: str) -> Any:
+        """Members of what was learned under scikit-learn's names: `trees_` is `fitted_.trees`."""
+        fitted = self.__dict__.get("fitted_")
+        if name.endswith("_") and not name.startswith("_") and hasattr(fitted, name[:-1]):
+            return getattr(fitted, name[:-1])
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    # --- the hook ---
+
+    def _fit(self, train: Any, valid: Dataset | None, job: FitContext) -> Any:
+        """Train, and return a `Fitted`; sets nothing on `self`.
+
+        `train` has documents of one type, `train.kind`, and labels as CSR; `valid` the same, in the same label space.
+        """
+        raise NotImplementedError
+
+    # --- fit and predict ---
+
     @property
     def time_budget(self) -> float | None:
         """Wall-clock seconds for all of `fit`, the field `time_budget` of the config or its section `training`."""
         return getattr(getattr(self.config, "training", self.config), "time_budget", None)
 
-    # --- fit and predict ---
-
     def check_needs(self) -> None:
         """Raise errors that `fit` would raise for any data: missing packages or files. Runs call this first."""
-
-    def resolved_parameters(self) -> dict[str, Any]:
-        """All parameters as plain data, and what else identifies the result, such as the files that they name."""
-        return self.config.model_dump(mode="json")
-
-    def _documents_behind(self, hashes: np.ndarray) -> np.ndarray:
-        """Hashes of all documents that the model will depend on, from those of `fit`; none if it ignores them."""
-        return hashes if self.learns else hashes[:0]
-
-    def remarks(self) -> list[str]:
-        """What a person should know of this model before relying on its results, besides what any evaluation says."""
-        return []
+        check_installed(self.name, self.extra, *self.needs)
+        self.config.check_files()
 
     def fit(
-        self, data: Any, labels: Any = None, *, valid: Dataset | None = None, context: FitContext | None = None
+        self, data: Any = None, labels: Any = None, *, valid: Dataset | None = None, context: FitContext | None = None
     ) -> Self:
         """Train on a `Dataset`, or on documents and their labels.
 
@@ -529,33 +171,51 @@ class Method(Estimator, Capabilities):
             Where to keep checkpoints and log metrics; a run sets it.
         """
         begin = time.monotonic()
+        self.check_needs()
+        dataset = self._training_data(data, labels)
+        self.__dict__.pop("label_names_", None)  # a failed fit must not leave the model looking fitted
+        with limited_time(context or FitContext(), self.time_budget, begin) as job:
+            train, held_out, hashes, known = self._prepared(dataset, valid)
+            fitted = self._fit(train, held_out, job)
+        if hasattr(fitted, "about"):
+            known = fitted.about(known)
+        self.__dict__.update(known)
+        self.fitted_, self.fitted_config_, self.calibration_, self._loaded_from = fitted, self.config, None, None
+        self.card_ = card_of(self, dataset, hashes)
+        return self
+
+    def _training_data(self, data: Any, labels: Any) -> Dataset | None:
+        """The documents to train on, checked."""
+        if data is None and not self.needs_data:
+            return None
         dataset = as_dataset(data, labels, self.inputs)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there are no documents to train on")
         if dataset.n_labels == 0:
             raise DataError(f"{dataset.name}: there are no labels to learn")
-        kind = self._kind_of(dataset)
-        both = kind == "features" or self._reads_vectors()
-        width = FeatureWidth.of(dataset.features) if both else None
-        held_out = valid.align(dataset.label_names) if valid is not None else None
-        if held_out is not None and held_out.features is not None and width is not None:
-            held_out = replace(held_out, features=width.fitted(held_out.features, held_out.open_columns))
-        self.__dict__.pop("label_names_", None)  # a failed fit must not leave the model looking fitted
-        with limited_time(context or FitContext(), self.time_budget, begin) as timed:
-            hashes = document_hashes(dataset, kind)
-            behind = self._documents_behind(hashes)  # before hours of training: it may read files
-            self._fit(dataset, kind, held_out, timed)
-        self.calibration_, self._loaded_from = None, None
-        self.fitted_config_ = self.config
-        self.input_ = kind
-        self.feature_width_ = width
-        self.label_names_ = dataset.label_names
-        self.label_texts_ = dataset.label_texts
-        self.label_counts_ = dataset.label_counts()
-        self.n_documents_ = len(dataset)
-        self.trained_on_ = TrainingDocuments.of(dataset.labels, behind)
-        self.card_ = card_of(self, dataset, hashes)
-        return self
+        return dataset
+
+    def _prepared(
+        self, data: Dataset | None, valid: Dataset | None
+    ) -> tuple[Dataset | None, Dataset | None, np.ndarray, dict[str, Any]]:
+        """What `_fit` gets, hashes of the documents, and what the model will say of them, by attribute."""
+        if data is None:
+            return None, valid, np.empty(0, np.uint64), {}
+        both = self.config.reads_vectors
+        train = data.only(training_kind(data, self.inputs, self.name, both), both)
+        width = None if train.features is None else FeatureWidth.of(train.features)
+        hashes = document_hashes(train, train.kind)
+        behind = np.concatenate([hashes, *self.config.documents_before()]) if self.learns else hashes[:0]
+        known = {
+            "input_": train.kind,
+            "feature_width_": width,
+            "n_documents_": len(data),
+            "label_names_": data.label_names,
+            "label_texts_": data.label_texts,
+            "label_counts_": data.label_counts(),
+            "trained_on_": TrainingDocuments.of(data.labels, behind),
+        }
+        return train, None if valid is None else as_held_out(valid, train, width), hashes, known
 
     def predict(
         self,
@@ -581,7 +241,7 @@ class Method(Estimator, Capabilities):
             number of labels, and the result has as many columns as its longest row needs.
         labels
             Names, ids or a mask of the only labels to predict, or what `label_filter` returned, which is not checked
-            again at each call. For methods with `chooses_labels`.
+            again at each call. For methods that can leave out labels.
         label_weights
             A mapping or a vector of factors; scores are multiplied by them before calibration. For the same methods.
 
@@ -608,7 +268,11 @@ class Method(Estimator, Capabilities):
     def _ranked(self, data: Documents, k: int, chosen: LabelFilter | None = None) -> TopK:
         """The best k labels, before calibration."""
         count = min(k, len(self.label_names_))
-        top = self._predict(data, count) if chosen is None else self._predict_chosen(data, count, chosen)
+        if chosen is None:
+            top = self.fitted_.top(data, count, self.config)
+        else:
+            require(self, "top_of")
+            top = self.fitted_.top_of(data, count, self.config, chosen)
         if self._loaded_from is not None:
             check_scores(top, self._loaded_from, filtered=chosen is not None)
         return TopK(top.ids, top.scores, self.label_names_).padded(k)
@@ -631,7 +295,7 @@ class Method(Estimator, Capabilities):
         dataset = as_dataset(data, labels, (self.input_, *self.inputs), self.label_names_)
         return evaluate(self.predict(dataset, k=1), dataset, metrics=["P@1"])["P@1"]
 
-    # --- probabilities and explanations ---
+    # --- what surrounds predictions ---
 
     def calibrate(
         self,
@@ -673,34 +337,99 @@ class Method(Estimator, Capabilities):
         return None if self.calibration_ is None else self.calibration_.threshold
 
     def explain(
-        self, document: Any, labels: Sequence[str] | None = None, k: int = 5, terms: int | None = 10
+        self,
+        document: Any,
+        labels: Sequence[str] | None = None,
+        k: int = 5,
+        terms: int | Literal["auto"] | None = "auto",
     ) -> list[Explanation]:
-        """Why one document gets its labels: the path in each tree, and the contributions of words.
+        """Why one document gets its labels: paths in trees and contributions of words, or parts of an image.
 
         Parameters
         ----------
         document
-            A text, a row of features, or a Dataset with one document.
+            A text, a row of features, a path or array of an image, or a Dataset with one document.
         labels
             Names of labels to explain, predicted or not. None: the best k.
         k
             Labels to explain when none are named.
         terms
-            Words to list per label, by largest contribution; None lists all.
+            Words to list per label, by largest contribution, or parts per side of an image. None: all words; `auto`: 10
+            words, 8 parts.
         """
         from labelwise.model.explanation import explanations
 
         return explanations(self, document, labels, k, terms)
 
     def encode(self, documents: Any) -> np.ndarray:
-        """One vector per document, float32 [documents, width], for methods with `encodes`."""
+        """One vector per document, float32 [documents, width], for methods that have document vectors."""
         self._check_fitted()
-        return self._encode(self._as_documents(documents))
+        require(self, "vectors")
+        return self.fitted_.vectors(self._as_documents(documents), self.config)
 
     def attention(self, documents: Any, tokens: int = 32) -> list[AttentionMap]:
-        """Attention per layer among at most `tokens` tokens per document, for methods with `attends`; slow."""
+        """Attention per layer among at most `tokens` tokens per document, for methods that have it; slow."""
         self._check_fitted()
-        return self._attention(self._as_documents(documents), tokens)
+        require(self, "attention")
+        return self.fitted_.attention(self._as_documents(documents), tokens, self.config)
+
+    def learn(self, data: Any, labels: Any = None, *, old: Any = None) -> LearningReport:
+        """Train a fitted model on more documents, which may have new labels, for methods that can learn more.
+
+        Much faster than `fit` on all documents and nearly as good, as long as they are few compared with those of
+        `fit`; the report says when a full training is due. New labels are appended, others keep their ids.
+
+        Parameters
+        ----------
+        data, labels
+            Documents with their labels, as in `fit`.
+        old
+            A Dataset of documents that the model was trained on. Known documents in `data` are then skipped, or
+            learned with their changed labels, and new labels are trained against old documents, which makes them as
+            good as in `fit`.
+        """
+        from labelwise.model.learning import learn
+
+        return learn(self, data, labels, old)
+
+    def shrink(self, *, precision: str | None = None, threshold: float | None = None) -> Self:
+        """A smaller model, without training; this one does not change. For methods that can be shrunk.
+
+        Parameters
+        ----------
+        precision
+            Store the weights as `float16` or `int8`.
+        threshold
+            Drop weights with an absolute value below this.
+
+        Returns
+        -------
+        Method
+            For linear methods the model that training with this `precision` and `solver.threshold` gives (without
+            `matcher` negatives, which depend on the weights). The calibration is kept; scores differ slightly.
+        """
+        self._check_fitted()
+        require(self, "shrunk")
+        if precision is None and threshold is None:
+            raise ConfigError("shrink needs a precision, such as int8, a threshold, such as 0.2, or both")
+        fitted, changed = self.fitted_.shrunk(precision, threshold, self.config)
+        smaller = copy.copy(self).set_params(**changed)
+        sections = {name.partition(NESTED)[0] for name in changed}
+        now = {section: getattr(smaller.config, section) for section in sections}
+        smaller.fitted_, smaller.fitted_config_ = fitted, self.fitted_config_.model_copy(update=now)
+        dropped = [] if threshold is None else [f"weights below {threshold:g} dropped"]
+        stored = [] if precision is None else [f"weights stored as {precision}"]
+        smaller.card_ = self.card_.with_change(f"shrunk: {', '.join(dropped + stored)}")
+        return smaller
+
+    def sibling_groups(self) -> np.ndarray | None:
+        """For each label (by its id) the group of labels that the first tree separates last; None without a tree."""
+        tree = getattr(self.fitted_, "tree", None)
+        return None if tree is None or tree.depth < 2 else tree.ancestors(tree.depth - 2)
+
+    def remarks(self) -> list[str]:
+        """What a person should know of this model before relying on its results, besides what any evaluation says."""
+        return list(getattr(self.fitted_, "remarks", ()))
 
     @property
     def n_features_in_(self) -> int | None:
@@ -708,43 +437,23 @@ class Method(Estimator, Capabilities):
         return None if self.feature_width_ is None else self.feature_width_.columns
 
     def _check_fitted(self) -> None:
-        if not hasattr(self, "label_names_"):
+        if "label_names_" not in self.__dict__:
             raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit, or labelwise.load")
 
-    def _reads_vectors(self) -> bool:
-        """Whether it is to read features next to texts; `feature_width_` is then that of these features."""
-        return False
-
-    def _kind_of(self, dataset: Dataset) -> str:
-        for kind in self.inputs:
-            if getattr(dataset, kind) is not None:
-                return kind
-        hint = ""
-        if self.inputs == ("features",) and dataset.texts is not None:
-            hint = "; texts become features with labelwise.features.tfidf.Tfidf, or inside the method with TextFeatures"
-        elif "paths" in self.inputs and dataset.texts is not None:
-            hint = "; the column of a table with paths of files is named by data.options.path_column"
-        raise DataError(f"{dataset.name}: {self.name} needs {' or '.join(self.inputs)}, the data has none{hint}")
-
-    # --- hooks of a method ---
-
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        """Train; `kind` is the type of documents to use: texts, features, paths or arrays."""
-        raise NotImplementedError
-
-    def _predict(self, data: Documents, k: int) -> TopK:
-        """The best k labels; k is at most the number of labels."""
-        raise NotImplementedError
-
-    def _state(self) -> dict[str, np.ndarray]:
-        """The learned state, as named arrays."""
-        raise NotImplementedError
-
-    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        """Restore what `_state` returned. The arrays may be untrusted: check all that a kernel relies on."""
-        raise NotImplementedError
-
     # --- files ---
+
+    @classmethod
+    def of(cls, fitted: Any, saved: SavedModel) -> Self:
+        """A model from what was learned elsewhere: from a folder, or imported."""
+        model = cls()
+        model.config = model.fitted_config_ = saved.config
+        model._params = {key: getattr(saved.config, key) for key in cls.Config.model_fields}
+        labels = saved.labels
+        model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts
+        model.input_, model.n_documents_, model.feature_width_ = saved.input, saved.n_documents, saved.width
+        model.calibration_, model.trained_on_, model.card_ = saved.calibration, saved.trained_on, saved.card
+        model.fitted_ = fitted
+        return model
 
     def save(self, path: str | Path, force: bool = False) -> None:
         """Write a model folder: everything needed to predict from raw input, without executable content."""
@@ -757,10 +466,10 @@ class Method(Estimator, Capabilities):
         if self.calibration_ is None:
             self.card_ = self.card_.model_copy(update={"calibration": None})
         now = {field: getattr(self.config, field) for field in self.changeable}  # others take effect in the next fit
-        config = self.fitted_config_.model_copy(update=now)
+        members = tuple((member.name, member._saved()) for member in getattr(self.fitted_, "members", ()))
         return SavedModel(
-            config, labels, self.input_, self.n_documents_, self.feature_width_, self._state(),
-            self.calibration_, self.trained_on_, self.card_,
+            self.fitted_config_.model_copy(update=now), labels, self.input_, self.n_documents_, self.feature_width_,
+            self.fitted_.tensors(), self.calibration_, self.trained_on_, self.card_, members,
         )  # fmt: skip
 
     def save_calibration(self, path: str | Path) -> None:
@@ -772,18 +481,15 @@ class Method(Estimator, Capabilities):
 
     @classmethod
     def _from_folder(cls, folder: store.Folder) -> Self:
-        model = cls()
         saved = read_model(folder, cls.Config, cls.inputs)
-        model.config = model.fitted_config_ = saved.config
-        model._params = {key: getattr(saved.config, key) for key in cls.Config.model_fields}
-        labels = saved.labels
-        model.label_names_, model.label_texts_, model.label_counts_ = labels.names, labels.texts, labels.counts
-        model.input_, model.n_documents_, model.feature_width_ = saved.input, saved.n_documents, saved.width
-        model._restore(saved.state, folder.file(store.STATE_FILE))
-        if folder.verify:
-            model._check_restored()
-        model.calibration_, model.trained_on_ = saved.calibration, saved.trained_on
-        model.card_, model._loaded_from = saved.card, folder.path
+        members = tuple(load_folder(member) for member in member_folders(folder))
+        path = folder.file(store.STATE_FILE)
+        about = Saved(saved.config, saved.input, saved.labels.names, saved.width, path, members)
+        fitted = cls.Fitted.from_tensors(saved.state, about)
+        if folder.verify and hasattr(fitted, "check"):
+            fitted.check()
+        model = cls.of(fitted, saved)
+        model._loaded_from = folder.path
         return model
 
 

@@ -6,13 +6,14 @@ Settings that are null have torch's defaults, read from torch itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from labelwise.config import PART, Config, Decides, deciding_fields
 from labelwise.data.images import MAX_PIXELS, PIXEL_LIMIT
-from labelwise.errors import ConfigError
+from labelwise.errors import ConfigError, DataError, check_installed
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -305,6 +306,12 @@ class EncoderConfig(Config):
             raise ValueError(f"windows is a setting of long_texts: windows, this is {self.long_texts}")
         return self
 
+    def check_files(self) -> None:
+        """Raise an error if there is no such encoder, or if it was trained with other settings."""
+        from labelwise.nn.text.saved_encoder import check_encoder
+
+        check_encoder(self)
+
     @property
     def starts_random(self) -> bool:
         """Whether weights are initialised at random instead of loaded."""
@@ -362,6 +369,13 @@ class WordsConfig(Config):
         elif (self.vectors_words is not None) != self.vectors.endswith(".npy"):
             raise ValueError("a .npy of vectors and vectors_words go together; a text file has its words inside")
         return self
+
+    def check_files(self) -> None:
+        """Raise an error if the file of word vectors is missing."""
+        if self.vectors is not None and not Path(self.vectors).expanduser().exists():
+            name = Path(self.vectors).name
+            glove = "; GloVe's are at nlp.stanford.edu/projects/glove" if name.startswith("glove") else ""
+            raise DataError(f"{self.vectors}: there is no such file of vectors{glove}")
 
     @property
     def is_frozen(self) -> bool:
@@ -437,6 +451,15 @@ class BackboneConfig(Config):
     def has_large_stem(self, size: int) -> bool:
         """Whether images of this size are shrunk by the first layers."""
         return size >= 96 if self.stem == "auto" else self.stem == "large"
+
+    def check_files(self) -> None:
+        """Raise an error if transformers or the folder of a model is missing."""
+        if self.name == "transformers":
+            from labelwise.nn.text.encoder_files import encoder_source
+
+            check_installed("backbone.name: transformers", "vision", "transformers")
+            if self.model is not None:
+                encoder_source(self.model)
 
 
 # --- face config ---

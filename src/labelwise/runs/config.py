@@ -18,8 +18,9 @@ from labelwise.metrics.formulas import check_threshold
 from labelwise.metrics.groups import check_boundaries
 from labelwise.metrics.names import parse_metrics
 from labelwise.metrics.propensity import propensity_constants
+from labelwise.model.estimator import PRESET, with_preset
 from labelwise.model.inputs import TrainingDocuments
-from labelwise.model.method import PRESET, Method, with_preset
+from labelwise.model.method import Method
 from labelwise.model.predictions import DEFAULT_K, k_from_data
 from labelwise.registry import METHODS, method_class, method_names
 from labelwise.runs.vectors import vectors_file
@@ -260,7 +261,7 @@ class RunConfig(Config):
     def resolved(self) -> dict[str, Any]:
         """All values, defaults included, as plain data."""
         values = self.model_dump(mode="json")
-        values["model"] = {"method": self.model["method"], **self.make_method().resolved_parameters()}
+        values["model"] = {"method": self.model["method"], **self.make_method().config.resolved()}
         return values
 
     def to_yaml(self) -> str:
@@ -284,7 +285,7 @@ def run_config(source: ConfigSource) -> RunConfig:
     vectors = config.data.features is not None
     if vectors and "vector_scale" in method.Config.model_fields:
         params = {"vector_scale": 1.0} | params
-    model = validated(method.Config, method.completed_parameters(params), source, ("model",), method.name)
+    model = validated(method.Config, method.Config.filled_in(params), source, ("model",), method.name)
     if vectors and not getattr(model, "reads_vectors", False):
         raise ConfigError(
             f"{source.where(('data', 'features'))}: data.features: {method.name} cannot read vectors next to "

@@ -27,6 +27,7 @@ from labelwise.metrics.streaming import Evaluator
 from labelwise.model.inputs import Overlap, predict_in_blocks, predict_in_time
 from labelwise.model.method import Method
 from labelwise.model.predictions import MOST_LABELS, best_and_reaching
+from labelwise.registry import can
 from labelwise.runs.config import EvaluateSection
 from labelwise.runs.stopwatch import stopwatch
 from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget
@@ -264,7 +265,7 @@ def evaluate_model(
         LabelTable(
             test.label_names, test.label_texts, counts, occurrences, per_label.predicted, per_label.correct, per_label.k
         ).write(folder / files.LABELS)
-        maps = TimedMaps(model, test, budget) if model.shows_pixels else None
+        maps = TimedMaps(model, test, budget) if can(model, "pixels") else None
         write_examples(folder / files.EXAMPLES, top, test, counts, section.examples, maps)
         if confusion is not None:
             write_confusions(folder / files.CONFUSION, confusion, test, occurrences)

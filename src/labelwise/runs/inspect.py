@@ -14,6 +14,7 @@ import numpy as np
 from labelwise.data.dataset import Dataset
 from labelwise.io import run_schema as files
 from labelwise.model.method import Method
+from labelwise.registry import can
 from labelwise.runs.config import InspectSection
 from labelwise.runs.data import RunData
 from labelwise.runs.folder import RunFolder
@@ -25,7 +26,7 @@ MAX_TOKEN_CHARACTERS = 60
 
 def can_be_inspected(model: Method) -> bool:
     """Whether a method has document vectors or attention to show."""
-    return model.encodes or model.attends
+    return can(model, "vectors") or can(model, "attention")
 
 
 def inspect(run: RunFolder, model: Method, data: RunData, section: InspectSection) -> None:
@@ -35,9 +36,9 @@ def inspect(run: RunFolder, model: Method, data: RunData, section: InspectSectio
         return
     name, part = next((name, part) for name, part in _parts(data) if part is not None and len(part))
     content: dict[str, Any] = {"wishes": options, "part": name, "points": None, "attention": []}
-    if model.encodes and section.vectors:
+    if can(model, "vectors") and section.vectors:
         content["points"] = points(model, part, section.vectors)
-    if model.attends and section.documents:
+    if can(model, "attention") and section.documents:
         content["attention"] = attention(model, part, _document_indices(section.documents, len(part)), section.tokens)
     run.write_text(files.INSPECTION, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n")
 

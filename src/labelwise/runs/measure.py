@@ -306,7 +306,8 @@ def _rate(name: str, data: Dataset, settings: dict[str, Any], shape: DataShape, 
         if name == "mach":
             del given["valid_fraction"]
         model = method_class(name)(**given)
-        counts.append(model._cost(shape, fast).operations)
+        assert model.cost is not None
+        counts.append(model.cost(model.config, shape, fast).operations)
         times.append(_seconds(lambda model=model: model.fit(data))[0])
     return (counts[2] - counts[1]) / max(times[2] - times[1], 1e-3)
 

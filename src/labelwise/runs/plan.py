@@ -110,14 +110,14 @@ def memory_limit(config: RunConfig) -> float | None:
 def planned_cost(config: RunConfig, shape: DataShape, constants: Constants) -> Cost:
     """What the method of a run costs on data of this shape."""
     method = config.make_method()
-    if not method.plans:
+    if method.cost is None:
         package = method_package(method.name)
         where = "" if package is None else f" of {package[0]} {package[1]}"
         raise ConfigError(
             f"model.method: {method.name}{where} does not say what it costs, so it cannot be planned; a method can "
-            "with `plans = True` and the hook `_cost`"
+            "with a function `cost`"
         )
-    return method._cost(shape, constants)
+    return method.cost(method.config, shape, constants)
 
 
 def table(cost: Cost, machines: list[Machine]) -> tuple[list[Fit], list[list[str]]]:

@@ -21,6 +21,7 @@ import numpy as np
 from labelwise.model.explanation import check_explains, top_words
 from labelwise.model.method import Method
 from labelwise.model.predictions import CALIBRATION_K, LabelFilter, best_and_reaching, checked_limits, k_from_data
+from labelwise.registry import can
 from labelwise.serve.answers import Ranked
 from labelwise.serve.gate import Counters
 from labelwise.serve.loading import TEXT, LoadedModel
@@ -179,12 +180,12 @@ def explanations(
     model: Method, document: str, labels: Sequence[str] | None, k: int, terms: int | None
 ) -> list[dict[str, Any]]:
     """Explanations of one document as plain values, with the positions of words if it is a text."""
-    if not (model.explains or model.shows_pixels):
+    if not (can(model, "explain") or can(model, "pixels")):
         check_explains(model, 1)
-    count = terms if terms is not None or model.shows_pixels else 10
+    count = terms if terms is not None or can(model, "pixels") else 10
     found = model.explain(document, None if labels is None else list(labels), k=k, terms=count)
     results = [one.to_dict() for one in found]
-    if not model.shows_pixels:
+    if not can(model, "pixels"):
         from labelwise.model.explanation import term_spans
 
         spans = term_spans(model, document, [[term.name for term in one.terms] for one in found])

@@ -17,6 +17,7 @@ from labelwise.io.run_schema import model_folder
 from labelwise.model.card import PAGE_FILE
 from labelwise.model.explanation import top_words
 from labelwise.model.method import Method, load
+from labelwise.registry import can
 from labelwise.serve.answers import Fields, LabelStarts
 from labelwise.serve.label_search import LabelSearch
 
@@ -97,9 +98,9 @@ def warm_up(model: Method, reads: str) -> None:
     top = model.predict(texts, k=min(10, len(shown)))
     if model.calibration_ is not None:
         model.predict(texts, threshold="auto")
-    if model.chooses_labels:
+    if can(model, "top_of"):
         model.predict(texts, k=1, labels=[0], label_weights={0: 0.5})
-    if model.explains:
+    if can(model, "explain"):
         top_words(model, texts, top.head(1), 2)
         model.explain(texts[0], k=1, terms=2)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import FastAPI, Query
 from starlette.responses import Response
 
+from labelwise.registry import can
 from labelwise.serve.loading import LoadedModel
 from labelwise.serve.openapi import problems
 from labelwise.serve.schemas import LabelList, ModelDetails, ModelList, Problem
@@ -62,8 +63,8 @@ def summary(name: str, loaded: LoadedModel) -> dict[str, Any]:
     return {
         "name": name, "status": "ready", "method": model.name, "reads": loaded.reads, "labels": len(model.label_names_),
         "documents": model.n_documents_ or None, "calibrated": model.calibration_ is not None,
-        "threshold": model.threshold_, "explains": bool(model.explains or model.shows_pixels),
-        "chooses_labels": bool(model.chooses_labels), "has_label_texts": model.label_texts_ is not None,
+        "threshold": model.threshold_, "explains": can(model, "explain") or can(model, "pixels"),
+        "chooses_labels": can(model, "top_of"), "has_label_texts": model.label_texts_ is not None,
     }  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from labelwise.methods.popularity import Popularity
 from labelwise.metrics.evaluate import evaluate
 from labelwise.model.card import PAGE_FILE
 from labelwise.model.method import Method, load
+from labelwise.registry import can
 from labelwise.runtime.threads import threads, using_threads
 from labelwise.strings import Strings
 from labelwise.testing.memory import resident_memory
@@ -306,7 +307,7 @@ def check_learns_more(subject: Subject, tmp_path: Path) -> None:
     """More documents are learned, also with a new label; nothing is learned of no documents. Others refuse."""
     for kind in subject.kinds():
         model, data = subject.fitted(kind)
-        if not model.learns_more:
+        if not can(model, "learned"):
             with refused(ConfigError, "cannot learn more documents"):
                 model.learn(data)
             continue
@@ -327,7 +328,7 @@ def check_learns_more(subject: Subject, tmp_path: Path) -> None:
         require(found > 0.5, f"{kind}: the new label is predicted for {found:.0%} of its documents")
         model.save(tmp_path / f"learned-{kind}")
         same_predictions(load(tmp_path / f"learned-{kind}").predict(more, k=5), after)
-        if model.explains:
+        if can(model, "explain"):
             explained = model.explain(more.take([true[0]]), labels=["new"])[0].label
             require(explained == "new", f"{kind}: the new label cannot be explained")
 
@@ -424,7 +425,7 @@ def check_shrinks_or_refuses(subject: Subject, tmp_path: Path) -> None:
     """With `shrinks`, `shrink` gives another, smaller model that can be saved; without, it is refused."""
     model, data = subject.fitted(subject.kinds()[0])
     before = model.predict(data, k=3)
-    if not model.shrinks:
+    if not can(model, "shrunk"):
         with refused(ConfigError, "shrunk"):
             model.shrink(precision="int8")
         return

@@ -269,7 +269,7 @@ def make_method(model: Mapping[str, Any]) -> Method:
 
 def trial_folder(workspace: Path, name: str, model: Mapping[str, Any], data: str) -> tuple[Path, str]:
     """Where a trial is kept, and its fingerprint."""
-    own = fingerprint("auto trial", data, make_method(model).resolved_parameters(), model["method"])
+    own = fingerprint("auto trial", data, make_method(model).config.resolved(), model["method"])
     return workspace / f"{name}-{own[:8]}", own
 
 

@@ -54,7 +54,7 @@ def no_encoder(model: str, folder: Folder) -> ConfigError:
     """The error for a saved model without a text encoder."""
     return ConfigError(
         f"encoder.model: {model} is a saved model of {folder.manifest.get('method')}, which has no text encoder of its "
-        f"own; accepted are saved models of {methods_that('attends')}, folders with weights, and hub names"
+        f"own; accepted are saved models of {methods_that('attention')}, folders with weights, and hub names"
     )
 
 
