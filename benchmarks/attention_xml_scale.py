@@ -44,7 +44,7 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     from labelwise.nn.train.loop import train
     from labelwise.nn.words.recurrent import RecurrentEncoder
     from labelwise.nn.words.vocabulary import WordTokens
-    from labelwise.runtime.fit_context import FitContext
+    from labelwise.runtime.job import Job
 
     random = np.random.default_rng(0)
     tokens = WordTokens(
@@ -77,7 +77,7 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
         def after_step(self, step: int, loss: torch.Tensor) -> None:
             times.append((time.perf_counter(), time.process_time()))
 
-    train(fitting, config, context=FitContext(), rows=["head.weight"], callbacks=[Clock()])
+    train(fitting, config, job=Job(), rows=["head.weight"], callbacks=[Clock()])
     wall, cpu = np.diff(np.array(times[WARM_UP - 1 :]), axis=0).T
     table = labels * width * 4 / 1e6
     return {

@@ -54,7 +54,7 @@ def train(folder: Path, given, stage: str) -> dict[str, float]:
     import labelwise as lw
     from labelwise.linear import trees as linear_trees
     from labelwise.methods import linear_tree
-    from labelwise.runtime.fit_context import FitContext
+    from labelwise.runtime.job import Job
 
     features, labels = blocks(folder, "train"), sparse.csr_array(sparse.load_npz(folder / "train_labels.npz"))
     solver = {"threshold": given.threshold, "max_passes": given.passes}
@@ -85,7 +85,7 @@ def train(folder: Path, given, stage: str) -> dict[str, float]:
     else:
         linear_trees.check_memory = begin
     try:
-        model.fit(features, labels, context=FitContext(checkpoints=folder / "unfinished"))
+        model.fit(features, labels, job=Job(folder=folder / "unfinished"))
     except StageEnded:
         return figures
     end()

@@ -82,7 +82,7 @@ def ours(kind, images, labels, options):
     def log(**_):
         times.append(time.perf_counter())
 
-    from labelwise.runtime.fit_context import FitContext
+    from labelwise.runtime.job import Job
 
     one_each = np.eye(LABELS, dtype=np.float32)[labels]
     data = lw.Dataset(one_each, **{kind: images})
@@ -97,7 +97,7 @@ def ours(kind, images, labels, options):
         valid_fraction=0,
         monitor={"enabled": False},
     )  # fmt: skip
-    model.fit(data, context=FitContext(log=log))
+    model.fit(data, job=Job(log=log))
     return (times[1] - times[0]) / steps
 
 

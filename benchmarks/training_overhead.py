@@ -16,7 +16,7 @@ from torch import nn
 
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.train.loop import train
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.threads import set_threads
 
 
@@ -66,7 +66,7 @@ def bare(network, clip):
 
 def ours(network, clip):
     config = TrainingConfig(epochs=1, clip=1.0 if clip else None, validate_every=None, restore_best=False)
-    train(network, config, context=FitContext())
+    train(network, config, job=Job())
 
 
 def main():

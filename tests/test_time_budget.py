@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from labelwise.runtime.fit_context import FitContext, limited_time
+from labelwise.runtime.job import Job, limited_time
 from labelwise.runtime.time_budget import (
     NO_LIMIT,
     RECORD_FILE,
@@ -75,8 +75,8 @@ def test_blocks_fill_the_time_and_no_more(clock):
 
 
 def test_time_before_an_interruption_counts(clock, tmp_path):
-    context = FitContext(tmp_path)
-    with pytest.raises(KeyboardInterrupt), limited_time(context, 60.0) as first:
+    job = Job(tmp_path)
+    with pytest.raises(KeyboardInterrupt), limited_time(job, 60.0) as first:
         assert first.budget.remaining() == 60.0
         clock.now += 12
         assert not first.budget.expired()  # this is where it is recorded: a kill does not ask
@@ -84,20 +84,20 @@ def test_time_before_an_interruption_counts(clock, tmp_path):
         clock.now += 3
         raise KeyboardInterrupt
     clock.now += 1000  # nobody works
-    with limited_time(context, 60.0) as second:
+    with limited_time(job, 60.0) as second:
         assert second.budget.remaining() == 45.0
         clock.now += 40
         assert second.budget.remaining() == 5.0
     assert list(tmp_path.iterdir()) == []
     (tmp_path / RECORD_FILE).write_text("damaged")
-    with limited_time(context, 60.0) as third:
+    with limited_time(job, 60.0) as third:
         assert third.budget.remaining() == 60.0
 
 
 def test_a_budget_that_is_exceeded_is_reported(clock, caplog):
     for took, lines in ((60.0, 0), (62.0, 0), (70.5, 1)):
         caplog.clear()
-        with limited_time(FitContext(), 60.0):
+        with limited_time(Job(), 60.0):
             clock.now += took
         assert len(caplog.records) == lines
     assert "time budget of 1 min 00 s: training ended 10.5 s late" in caplog.text

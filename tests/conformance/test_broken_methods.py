@@ -18,6 +18,7 @@ from labelwise import registry
 from labelwise.config import Config as BaseConfig
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.io import folder as store
+from labelwise.io.tensors import map_tensors, write_tensor_file
 from labelwise.model.method import Method
 from labelwise.testing.checks import CHECKS
 from labelwise.testing.planted import read_picture
@@ -49,7 +50,7 @@ class Centroid(Method):
                 columns.append(sum(ord(c) * 31**i for i, c in enumerate(word)) % WIDTH)
         return sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape=(len(data), WIDTH))
 
-    def _fit(self, data, kind, valid, context):
+    def _fit(self, data, kind, valid, job):
         self.kind = kind
         counts = np.maximum(data.label_counts(), 1) ** self.config.power
         self.weights_ = sparse.csr_array(data.labels.T / counts[:, None]) @ self._vectors(data)
@@ -85,9 +86,9 @@ class ArrayCentroid(Centroid):
             raise DataError(f"documents of another shape than in training: {arrays.shape[1:]}")
         return sparse.csr_array(arrays.reshape(len(arrays), np.prod(arrays.shape[1:])).astype(np.float32))
 
-    def _fit(self, data, kind, valid, context):
+    def _fit(self, data, kind, valid, job):
         self.__dict__.pop("weights_", None)
-        super()._fit(data, kind, valid, context)
+        super()._fit(data, kind, valid, job)
 
 
 class PictureCentroid(ArrayCentroid):
@@ -150,15 +151,15 @@ class CopiesOnLoad(Centroid):
 class Moody(Centroid):
     calls = itertools.count()
 
-    def _fit(self, data, kind, valid, context):
-        super()._fit(data, kind, valid, context)
+    def _fit(self, data, kind, valid, job):
+        super()._fit(data, kind, valid, job)
         self.weights_.data *= np.random.default_rng(next(self.calls)).uniform(0.5, 1, len(self.weights_.data))
 
 
 class Remembers(Centroid):
-    def _fit(self, data, kind, valid, context):
+    def _fit(self, data, kind, valid, job):
         before = getattr(self, "weights_", None)
-        super()._fit(data, kind, valid, context)
+        super()._fit(data, kind, valid, job)
         if before is not None:
             self.weights_.data *= 0.5
 
@@ -199,8 +200,8 @@ class SwallowsUnknown(Centroid):
 
 
 class ScribblesOnInputs(Centroid):
-    def _fit(self, data, kind, valid, context):
-        super()._fit(data, kind, valid, context)
+    def _fit(self, data, kind, valid, job):
+        super()._fit(data, kind, valid, job)
         data.labels.data *= 2
 
 
@@ -211,8 +212,8 @@ class Dense(Centroid):
 
 
 class DenseFit(Centroid):
-    def _fit(self, data, kind, valid, context):
-        super()._fit(data, kind, valid, context)
+    def _fit(self, data, kind, valid, job):
+        super()._fit(data, kind, valid, job)
         data.labels.toarray()
 
 
@@ -271,6 +272,38 @@ class Unpickles(Centroid):
         return super()._from_folder(folder)
 
 
+class ResumesInexactly(Centroid):
+    """Adds a second half of its weights to what it finds, which may have it already."""
+
+    def _fit(self, data, kind, valid, job):
+        super()._fit(data, kind, valid, job)
+        if job.folder is None:
+            return
+        job.folder.mkdir(parents=True, exist_ok=True)
+        path = job.folder / "sum.safetensors"
+        done = np.array(map_tensors(path)["sum"]) if path.exists() else np.zeros_like(self.weights_.data)
+        for _half in range(2):
+            done += self.weights_.data / 2
+            write_tensor_file(path, {"sum": done})
+        self.weights_.data = done
+
+
+class UsesAnyWork(Centroid):
+    """Takes whatever it finds, of the right size or not."""
+
+    def _fit(self, data, kind, valid, job):
+        super()._fit(data, kind, valid, job)
+        if job.folder is None:
+            return
+        path = job.folder / "weights.safetensors"
+        if path.exists():
+            self.weights_ = store.csr_from_tensors("weights", map_tensors(path), path)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_tensor_file(path, store.csr_to_tensors("weights", self.weights_))
+            job.log(done=1)
+
+
 BROKEN = {
     "solves_planted_data": IgnoresTheDocument,
     "predictions_are_well_formed": WorstFirst,
@@ -292,6 +325,8 @@ BROKEN = {
     "wrong_inputs_are_refused": TakesAnything,
     "damaged_folders_are_refused": Trusting,
     "strangers_cannot_run_code": Unpickles,
+    "resumes_exactly": ResumesInexactly,
+    "never_reuses": UsesAnyWork,
 }
 
 
@@ -354,6 +389,8 @@ def test_methods_of_arrays_and_files_are_caught_too(base, check, tmp_path, regis
         ("save_and_load_are_exact", UnmapsQuietly, "mapped"),
         ("never_dense", DenseFit, "bytes for"),
         ("never_dense", DenseOutOfSight, "the process grew by"),
+        ("resumes_exactly", ResumesInexactly, r"stopped before its writes or log lines \[2\]"),
+        ("never_reuses", UsesAnyWork, "used after them: document, .*power"),
     ],
 )
 def test_further_ways_of_being_broken_are_caught(check, kind, message, tmp_path, registered):

@@ -14,7 +14,7 @@ from labelwise.nn.inputs import tensors_of
 from labelwise.nn.text.int8 import Int8Linear, why_not_int8, with_int8_layers
 from labelwise.nn.text.transformer import open_encoder
 from labelwise.nn.train.loop import train
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
 from labelwise.strings import Strings
 
@@ -143,7 +143,7 @@ def test_layers_are_those_of_the_weights_after_training_in_the_loop(optimiser):
 
     settings = {"epochs": 2, "clip": None, "optimiser": {"name": optimiser, "rate": 0.01}, "validate_every": None}
     encode_corpus(Fitting.module, TEXTS)
-    train(Fitting(), TrainingConfig(**settings), context=FitContext())
+    train(Fitting(), TrainingConfig(**settings), job=Job())
     fresh = opened("int8")
     fresh.backbone.load_state_dict(Fitting.module.backbone.state_dict())
     np.testing.assert_array_equal(encode_corpus(Fitting.module, TEXTS), encode_corpus(fresh, TEXTS))

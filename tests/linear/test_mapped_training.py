@@ -27,7 +27,7 @@ from labelwise.linear import memory as memory_estimate
 from labelwise.linear import solver as level_trainer
 from labelwise.runs import data as load_data
 from labelwise.runtime import memory as memory_limit
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
 from labelwise.strings import Strings
 from labelwise.testing.memory import resident_memory
@@ -172,7 +172,7 @@ def test_large_chunks_are_copied_to_files_and_others_held(tmp_path, monkeypatch,
     data = planted("features", n_documents=250, n_labels=30)
     lw.write(data, tmp_path / "data")
     in_files = lw.read(tmp_path / "data", scratch=tmp_path)
-    lw.LinearTree(trees=1, leaf_size=4, branching=3).fit(in_files, context=FitContext(scratch=tmp_path))
+    lw.LinearTree(trees=1, leaf_size=4, branching=3).fit(in_files, job=Job(scratch=tmp_path))
     hold = level_trainer.held_bytes("check")
     large = [entries for entries, mapped, _ in seen if mapped]
     assert all(mapped == (8 * entries > hold) for entries, mapped, _ in seen)
@@ -190,7 +190,7 @@ def test_training_continues_without_copies_on_a_full_disk(tmp_path, monkeypatch,
     lw.write(data, tmp_path / "data")
     in_files = lw.read(tmp_path / "data", scratch=tmp_path)
     method = lw.LinearTree(trees=1, leaf_size=4, branching=3)
-    expected = method.fit(in_files, context=FitContext(scratch=tmp_path)).predict(data, 5)
+    expected = method.fit(in_files, job=Job(scratch=tmp_path)).predict(data, 5)
     if full == "before":
         monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=100))
     else:
@@ -204,7 +204,7 @@ def test_training_continues_without_copies_on_a_full_disk(tmp_path, monkeypatch,
 
         monkeypatch.setattr(held_rows.MappedCsrBuilder, "add", add)
     with using_threads(1):
-        found = method.fit(in_files, context=FitContext(scratch=tmp_path)).predict(data, 5)
+        found = method.fit(in_files, job=Job(scratch=tmp_path)).predict(data, 5)
     assert caplog.text.count("documents of large nodes are not copied") == 1
     assert ("100 bytes are free" if full == "before" else "No space left") in caplog.text
     assert [path for path in tmp_path.iterdir() if path.suffix == ".rows"] == []
@@ -229,7 +229,7 @@ def test_held_documents_are_freed_before_others_are_read(tmp_path, monkeypatch, 
     data = planted("features", n_documents=250, n_labels=30)
     lw.write(data, tmp_path / "data")
     in_files = lw.read(tmp_path / "data", scratch=tmp_path)
-    lw.LinearTree(trees=1, leaf_size=4, branching=3).fit(in_files, context=FitContext(scratch=tmp_path))
+    lw.LinearTree(trees=1, leaf_size=4, branching=3).fit(in_files, job=Job(scratch=tmp_path))
     assert min(Counter(calls).values()) > 1
     assert len(Counter(calls)) == 3
 
@@ -256,7 +256,7 @@ def test_models_from_files_are_the_same(tmp_path, monkeypatch, tiny_blocks, kind
     lw.write(data, tmp_path / "data")
     in_files = lw.read(tmp_path / "data", scratch=tmp_path)
     expected = type(model)(**model.get_params(deep=False)).fit(data)
-    found = type(model)(**model.get_params(deep=False)).fit(in_files, context=FitContext(scratch=tmp_path))
+    found = type(model)(**model.get_params(deep=False)).fit(in_files, job=Job(scratch=tmp_path))
     state = found._state()
     for name, array in expected._state().items():
         np.testing.assert_array_equal(state[name], array, err_msg=name)

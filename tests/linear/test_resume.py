@@ -17,7 +17,7 @@ from labelwise.linear import train as chunk_shards
 from labelwise.linear.solver import LevelTrainer
 from labelwise.linear.train import ChunkShards
 from labelwise.linear.weights import ChunkPart
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
 
 SMALL = {"trees": 2, "leaf_size": 10, "branching": 4}
@@ -91,10 +91,10 @@ def count_chunks(monkeypatch, stop_after=None) -> list:
 
 
 def interrupted_fit(method, data, folder, after):
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.job() as patch:
         count_chunks(patch, after)
         with pytest.raises(Interrupted):
-            method.fit(data, context=FitContext(folder))
+            method.fit(data, job=Job(folder))
 
 
 def same(a, b):
@@ -121,7 +121,7 @@ def test_only_what_is_missing_is_trained(monkeypatch, tmp_path, method, after):
         total = len(every)
         interrupted_fit(method(), data, tmp_path / "work", after)
         rest = count_chunks(monkeypatch)
-        found = method().fit(data, context=FitContext(tmp_path / "work")).predict(data, k=5)
+        found = method().fit(data, job=Job(tmp_path / "work")).predict(data, k=5)
     assert len(rest) == total - after
     same(found, expected)
 
@@ -144,7 +144,7 @@ def test_work_of_another_training_is_not_used(monkeypatch, tmp_path, caplog, cha
     expected = method.fit(features, labels).predict(features, k=5)
     trained = count_chunks(monkeypatch)
     with caplog.at_level("INFO"):
-        found = method.fit(features, labels, context=FitContext(folder)).predict(features, k=5)
+        found = method.fit(features, labels, job=Job(folder)).predict(features, k=5)
     assert "another training" in caplog.text
     assert len(trained) >= 10
     same(found, expected)
@@ -158,7 +158,7 @@ def test_columns_without_entries_make_another_training(tmp_path, caplog, wider):
     features, labels = data.features.copy(), data.labels.copy()
     matrix = labels if wider == "labels" else features
     matrix.resize((matrix.shape[0], matrix.shape[1] + 7))
-    found = lw.LinearTree(**SMALL).fit(features, labels, context=FitContext(folder)).predict(features, k=5)
+    found = lw.LinearTree(**SMALL).fit(features, labels, job=Job(folder)).predict(features, k=5)
     assert "another training" in caplog.text
     same(found, lw.LinearTree(**SMALL).fit(features, labels).predict(features, k=5))
 
@@ -195,7 +195,7 @@ def test_damaged_shards_are_not_used(tmp_path, caplog, monkeypatch, damage):
     else:
         (folder / ".chunks-000009.new-x1").mkdir()
     with caplog.at_level("WARNING"):
-        found = lw.LinearTree(**SMALL).fit(data, context=FitContext(folder)).predict(data, k=5)
+        found = lw.LinearTree(**SMALL).fit(data, job=Job(folder)).predict(data, k=5)
     same(found, lw.LinearTree(**SMALL).fit(data).predict(data, k=5))
     assert ("not used" in caplog.text) == (damage != "half written")
     assert not list(folder.glob(".*"))
@@ -235,6 +235,6 @@ def test_a_full_disk_does_not_stop_training(tmp_path, monkeypatch, caplog):
     expected = lw.LinearTree(**SMALL).fit(data).predict(data, k=5)
     monkeypatch.setattr(chunk_shards.store.FolderWriter, "write_tensors", full)
     monkeypatch.setattr(chunk_shards, "MAX_BYTES", 1)
-    same(lw.LinearTree(**SMALL).fit(data, context=FitContext(tmp_path / "work")).predict(data, k=5), expected)
+    same(lw.LinearTree(**SMALL).fit(data, job=Job(tmp_path / "work")).predict(data, k=5), expected)
     assert caplog.text.count("No space left") == 1
     assert list((tmp_path / "work").iterdir()) == []

@@ -8,7 +8,7 @@ import labelwise as lw
 from common import same_predictions
 from conformance.planted import planted
 from labelwise.linear.solver import LevelTrainer, PassLimit
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
 from labelwise.runtime.time_budget import NO_LIMIT
 from test_time_budget import Clock
@@ -39,7 +39,7 @@ SMALL = {"leaf_size": 8, "branching": 4}
 
 def test_enough_time_changes_nothing(data, clock):
     budget = NO_LIMIT.limited(1e6)
-    limited = lw.LinearTree(**SMALL).fit(data, context=FitContext(budget=budget))
+    limited = lw.LinearTree(**SMALL).fit(data, job=Job(budget=budget))
     assert not budget.ended_early
     same_predictions(limited.predict(data, 5), lw.LinearTree(**SMALL).fit(data).predict(data, 5))
     assert len(limited.trees_) == 3
@@ -51,7 +51,7 @@ def test_the_budget_decides_how_many_trees_there_are(data, clock, caplog):
     lw.LinearTree(**SMALL, trees=1).fit(data)
     one_tree = clock.now - begin
     budget = NO_LIMIT.limited(2.2 * one_tree)
-    model = lw.LinearTree(**SMALL).fit(data, context=FitContext(budget=budget))
+    model = lw.LinearTree(**SMALL).fit(data, job=Job(budget=budget))
     assert len(model.trees_) == 2
     assert budget.ended_early
     assert "time budget: 2 of 3 trees are trained, the others are left out" in caplog.messages
@@ -63,7 +63,7 @@ def test_the_budget_decides_how_many_trees_there_are(data, clock, caplog):
 def test_without_time_labels_are_scored_by_their_frequency(data, clock, caplog, tmp_path, loss):
     caplog.set_level("INFO")
     begin = clock.now
-    model = lw.LinearFlat(time_budget=2.0, solver={"loss": loss}).fit(data, context=FitContext(tmp_path))
+    model = lw.LinearFlat(time_budget=2.0, solver={"loss": loss}).fit(data, job=Job(tmp_path))
     assert clock.now - begin <= 3.0, "one group of labels more than the budget at most"
     assert "groups to the frequencies of their labels" in caplog.text
     assert np.isfinite(model.predict(data, 60).scores).all()
@@ -73,7 +73,7 @@ def test_without_time_labels_are_scored_by_their_frequency(data, clock, caplog, 
     expected = 2 * data.label_counts()[48:] / len(data) - 1
     np.testing.assert_allclose(np.tanh(margins / 2) if loss == "logistic" else margins, expected, atol=1e-3)
     # chunks that were cut are trained again by a fit with more time, in the same folder
-    whole = lw.LinearFlat(solver={"loss": loss}).fit(data, context=FitContext(tmp_path))
+    whole = lw.LinearFlat(solver={"loss": loss}).fit(data, job=Job(tmp_path))
     same_predictions(whole.predict(data, 5), lw.LinearFlat(solver={"loss": loss}).fit(data).predict(data, 5))
 
 
@@ -81,7 +81,7 @@ def test_chunks_below_a_cut_level_are_trained_again(data, clock, caplog, tmp_pat
     """With `matcher` their documents are those that the cut classifiers above predict."""
     caplog.set_level("INFO")
     settings = {**SMALL, "trees": 1, "negatives": "matcher", "beam": 1, "solver": {"tolerance": 1e-6}}
-    with monkeypatch.context() as patch:  # the root has no passes, all other nodes are trained to the end
+    with monkeypatch.job() as patch:  # the root has no passes, all other nodes are trained to the end
         levels = []
 
         def passes(self, work, max_passes):
@@ -90,10 +90,10 @@ def test_chunks_below_a_cut_level_are_trained_again(data, clock, caplog, tmp_pat
             return 0 if self is levels[0] else max_passes
 
         patch.setattr(PassLimit, "passes", passes)
-        lw.LinearTree(**settings, time_budget=1e6).fit(data, context=FitContext(tmp_path))
+        lw.LinearTree(**settings, time_budget=1e6).fit(data, job=Job(tmp_path))
     (cut,) = (message for message in caplog.messages if "time budget limited" in message)
     assert cut.startswith("level 1 of")
-    whole = lw.LinearTree(**settings).fit(data, context=FitContext(tmp_path))
+    whole = lw.LinearTree(**settings).fit(data, job=Job(tmp_path))
     same_predictions(whole.predict(data, 5), lw.LinearTree(**settings).fit(data).predict(data, 5))
 
 

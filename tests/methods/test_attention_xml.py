@@ -11,7 +11,7 @@ from labelwise.errors import ConfigError, DataError, ModelFormatError
 from labelwise.methods.attention_xml import clustered
 from labelwise.nn import levels
 from labelwise.nn.train import levels as tree_training
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
 from labelwise.topk import TopK
 
@@ -59,11 +59,11 @@ def test_a_fit_stopped_in_any_level_goes_on_to_the_same_model(part, step, whole,
 
     model = made(OFTEN)
     with pytest.raises(Stop):
-        model.fit(data, context=FitContext(tmp_path, log))
+        model.fit(data, job=Job(tmp_path, log))
     seen = []
     if part == "level1":  # what level 0 ranks highest is kept too
         monkeypatch.setattr(tree_training, "best_nodes", None)
-    model.fit(data, context=FitContext(tmp_path, lambda **numbers: seen.append((numbers["part"], numbers["step"]))))
+    model.fit(data, job=Job(tmp_path, lambda **numbers: seen.append((numbers["part"], numbers["step"]))))
     monkeypatch.undo()
     first = min(number for name, number in seen if name == part)
     assert first > step - 10, "it started over"

@@ -14,7 +14,7 @@ from conformance.planted import planted_features, planted_texts
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError, ModelFormatError
 from labelwise.model.explanation import top_words
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.testing.require import same_predictions
 
 SMALL = {"trees": 1, "label_features": 30}
@@ -259,32 +259,32 @@ def test_members_are_trained_and_resumed(parts, tmp_path, caplog):
     found = lw.Ensemble(members=members, weights="learn").fit(parts[0])
     assert found.learned_on_ == (30, 0), "a tenth of the documents is held out"
     assert not hasattr(members[1], "label_names_"), "the given method stays as it was"
-    context = FitContext(tmp_path)
-    first = lw.Ensemble(members=members).fit(parts[0], valid=parts[1], context=context)
+    job = Job(tmp_path)
+    first = lw.Ensemble(members=members).fit(parts[0], valid=parts[1], job=job)
     with caplog.at_level("INFO", "labelwise"):
-        again = lw.Ensemble(members=members).fit(parts[0], valid=parts[1], context=context)
+        again = lw.Ensemble(members=members).fit(parts[0], valid=parts[1], job=job)
     assert caplog.text.count("already trained") == 3
     same_predictions(again.predict(parts[2], k=5), first.predict(parts[2], k=5))
-    lw.Ensemble(members=members).fit(parts[1], context=context)
+    lw.Ensemble(members=members).fit(parts[1], job=job)
     assert "it belongs to another training" in caplog.text
 
 
 def test_a_finished_member_is_used_again_only_with_the_same_held_out_documents(parts, tmp_path, caplog, monkeypatch):
     """Members that validate depend on them, others do not."""
-    members, context = [lw.LinearTree(seed=5, **SMALL), lw.Popularity()], FitContext(tmp_path)
+    members, job = [lw.LinearTree(seed=5, **SMALL), lw.Popularity()], Job(tmp_path)
     monkeypatch.setattr(lw.LinearTree, "validates", True)
-    lw.Ensemble(members=members).fit(parts[0], valid=parts[1], context=context)
+    lw.Ensemble(members=members).fit(parts[0], valid=parts[1], job=job)
     for valid in (parts[2], None, parts[1]):
         caplog.clear()
         with caplog.at_level("INFO", "labelwise"):
-            lw.Ensemble(members=members).fit(parts[0], valid=valid, context=context)
+            lw.Ensemble(members=members).fit(parts[0], valid=valid, job=job)
         assert caplog.text.count("already trained") == 1
         assert "member0/model: not used: it belongs to another training" in caplog.text.replace("\\", "/")
     (tmp_path / "member0" / "fingerprint.txt").unlink()  # a kill between the two writes
     caplog.clear()
     with caplog.at_level("INFO", "labelwise"):
-        lw.Ensemble(members=members).fit(parts[0], valid=parts[1], context=context)
-        lw.Ensemble(members=members).fit(parts[0], valid=parts[1], context=context)
+        lw.Ensemble(members=members).fit(parts[0], valid=parts[1], job=job)
+        lw.Ensemble(members=members).fit(parts[0], valid=parts[1], job=job)
     assert caplog.text.count("already trained") == 3
 
 
@@ -299,7 +299,7 @@ def test_a_member_is_trained_again_if_a_file_that_it_reads_has_changed(parts, tm
         caplog.clear()
         members = [{"method": "linear_tree", "tree": "hierarchy", "hierarchy": str(file)}, {"method": "popularity"}]
         with caplog.at_level("INFO", "labelwise"):
-            found = lw.Ensemble(members=members).fit(parts[0], valid=parts[1], context=FitContext(tmp_path / "work"))
+            found = lw.Ensemble(members=members).fit(parts[0], valid=parts[1], job=Job(tmp_path / "work"))
         return caplog.text.count("already trained"), found.members_[0].trees_[0][0]
 
     write_tree(4)

@@ -16,7 +16,7 @@ from labelwise.linear.trees import LinearTrees
 from labelwise.methods.encoded_tree import DOCUMENT_VECTOR
 from labelwise.model.explanation import top_words
 from labelwise.model.inputs import Documents
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
 from labelwise.testing.planted import planted_texts
 
@@ -148,11 +148,11 @@ def test_a_request_encodes_a_text_once(model, encoded):
 
 def test_a_stopped_fit_resumes_without_encoding_again(data, tmp_path, monkeypatch, encoded):
     whole = made().fit(data)
-    with monkeypatch.context() as patch, pytest.raises(Stop):
+    with monkeypatch.job() as patch, pytest.raises(Stop):
         patch.setattr(LinearTrees, "train", lambda *_, **__: (_ for _ in ()).throw(Stop))
-        made().fit(data, context=FitContext(tmp_path))
+        made().fit(data, job=Job(tmp_path))
     encoded.clear()
-    resumed = made().fit(data, context=FitContext(tmp_path))
+    resumed = made().fit(data, job=Job(tmp_path))
     assert not encoded
     same_predictions(resumed.predict(data, k=5), whole.predict(data, k=5))
 

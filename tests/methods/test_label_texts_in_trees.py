@@ -10,7 +10,7 @@ import labelwise as lw
 from labelwise.data.csr import Blocks
 from labelwise.errors import ConfigError
 from labelwise.features.labels import with_label_texts
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.strings import Strings
 
 N = 8
@@ -34,9 +34,9 @@ def together(model):
     return leaves[:, None] == leaves
 
 
-def fitted(data, weight, context=None, **given):
+def fitted(data, weight, job=None, **given):
     return lw.LinearTree(tree="kway", branching=2, trees=1, leaf_size=4, label_text_weight=weight, **given).fit(
-        data, context=context
+        data, job=job
     )
 
 
@@ -60,9 +60,9 @@ def test_names_are_clustered_next_to_vectors(data):
 
 
 def test_finished_work_with_other_names_is_not_resumed(data, tmp_path):
-    fitted(data, 1, FitContext(checkpoints=tmp_path))
+    fitted(data, 1, Job(folder=tmp_path))
     renamed = dataclasses.replace(data, label_texts=[("iron", "bread")[g] for g in BY_DOCUMENT])
-    model = fitted(renamed, 1, FitContext(checkpoints=tmp_path))
+    model = fitted(renamed, 1, Job(folder=tmp_path))
     assert (together(model) == (BY_DOCUMENT[:, None] == BY_DOCUMENT)).all()
 
 

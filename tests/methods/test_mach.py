@@ -13,7 +13,7 @@ from conformance.planted import planted
 from labelwise.errors import ConfigError, DataError, MissingDependencyError
 from labelwise.labelspace.buckets import BucketTables
 from labelwise.nn.train.repetitions import RepetitionFitting
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_labels_move_to_buckets_that_suit_them(tmp_path, data):
 def test_learned_buckets_resume_to_the_same(tmp_path, data):
     settings = {**SMALL, "repetitions": 1, "repartition": {"every": 2}}
     expected = lw.Mach(**settings).fit(data)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.job() as patch:
         steps, plain = [], RepetitionFitting.loss
 
         def stopping(self, batch):
@@ -166,8 +166,8 @@ def test_learned_buckets_resume_to_the_same(tmp_path, data):
 
         patch.setattr(RepetitionFitting, "loss", stopping)
         with pytest.raises(Stop):
-            lw.Mach(**settings).fit(data, context=FitContext(tmp_path / "work"))
-    found = lw.Mach(**settings).fit(data, context=FitContext(tmp_path / "work"))
+            lw.Mach(**settings).fit(data, job=Job(tmp_path / "work"))
+    found = lw.Mach(**settings).fit(data, job=Job(tmp_path / "work"))
     same_repetitions(found.repetitions_, expected.repetitions_)
     np.testing.assert_array_equal(found.repetitions_[0].buckets, expected.repetitions_[0].buckets)
 

@@ -13,7 +13,7 @@ from labelwise.errors import ConfigError
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.inputs import tensors_of
 from labelwise.nn.train.callbacks import History
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
 from labelwise.strings import Strings
 
@@ -46,17 +46,17 @@ def test_a_stopped_fit_goes_on_to_the_same_model(tmp_path):
 
     model = made(settings, head={"dropout": 0.3})
     with pytest.raises(Stop):
-        model.fit(data, context=FitContext(tmp_path, log))
+        model.fit(data, job=Job(tmp_path, log))
     steps = []
-    model.fit(data, context=FitContext(tmp_path, lambda **numbers: steps.append(numbers["step"])))
+    model.fit(data, job=Job(tmp_path, lambda **numbers: steps.append(numbers["step"])))
     assert min(steps) > 10, "it started over"
     same_predictions(model.predict(data, k=5), whole)
 
 
 def test_checkpoints_of_other_documents_are_not_taken_up(tmp_path):
     one, other = planted("texts", n_documents=200), planted("texts", n_documents=200, seed=3)
-    made({"epochs": 1}).fit(one, context=FitContext(tmp_path))
-    resumed = made({"epochs": 1}).fit(other, context=FitContext(tmp_path))
+    made({"epochs": 1}).fit(one, job=Job(tmp_path))
+    resumed = made({"epochs": 1}).fit(other, job=Job(tmp_path))
     same_predictions(resumed.predict(other, k=3), made({"epochs": 1}).fit(other).predict(other, k=3))
 
 
@@ -113,13 +113,13 @@ def test_the_head_may_learn_alone_before_both_do():
 def test_the_head_begins_alone_where_the_encoder_knows_something(tmp_path):
     data = planted("texts", n_documents=60)
     parts = set()
-    seen = FitContext(log=lambda **numbers: parts.add(numbers["part"]))
-    random = made({"epochs": 1, "log_every": 1}).fit(data, context=seen)
+    seen = Job(log=lambda **numbers: parts.add(numbers["part"]))
+    random = made({"epochs": 1, "log_every": 1}).fit(data, job=seen)
     assert parts == {"train"}
     folder = tmp_path / "weights"
     random.network_.encoder.backbone.save_pretrained(folder)
     PreTrainedTokenizerFast(tokenizer_object=random.network_.encoder.tokenizer.backend).save_pretrained(folder)
-    made({"epochs": 1, "log_every": 1}, {"model": str(folder)}).fit(data, context=seen)
+    made({"epochs": 1, "log_every": 1}, {"model": str(folder)}).fit(data, job=seen)
     assert parts == {"head", "train"}
     with pytest.raises(ConfigError, match="frozen"):
         made(encoder={"frozen": True}, head_epochs=3)
@@ -129,8 +129,8 @@ def test_both_stages_share_one_time_budget(monkeypatch):
     budgets, now = [], [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
 
-    def quick(fitting, config, context, **others):
-        budgets.append(context.budget.remaining())
+    def quick(fitting, config, job, **others):
+        budgets.append(job.budget.remaining())
         now[0] += 40.0
         return History(seconds=40.0)
 
@@ -170,9 +170,9 @@ def test_a_fit_that_was_stopped_in_either_stage_goes_on_to_the_same_model(tmp_pa
 
     model = made(settings, head_epochs=2)
     with pytest.raises(Stop):
-        model.fit(data, context=FitContext(tmp_path, log))
+        model.fit(data, job=Job(tmp_path, log))
     seen = []
-    model.fit(data, context=FitContext(tmp_path, lambda **numbers: seen.append((numbers["part"], numbers["step"]))))
+    model.fit(data, job=Job(tmp_path, lambda **numbers: seen.append((numbers["part"], numbers["step"]))))
     assert min(step for part, step in seen if part == stage) > 5, "it started over"
     assert {part for part, _ in seen} == ({"head", "train"} if stage == "head" else {"train"})
     same_predictions(model.predict(data, k=5), whole)

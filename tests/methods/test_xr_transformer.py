@@ -12,7 +12,7 @@ from conformance.planted import planted
 from labelwise.errors import ConfigError
 from labelwise.features.tfidf import Tfidf
 from labelwise.labelspace.tree import LabelTree
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
 
 TINY = {"model": "tiny", "max_length": 32, "pooling": "mean"}
@@ -75,7 +75,7 @@ def test_a_run_is_resumed_in_each_stage(stage, run_files, data, monkeypatch):
     folder, whole = run_files
     target, calls_before = STAGES[stage]
     command = ("train", folder / "run.yml", "--set", f"run.folder={folder / stage.replace(' ', '-')}")
-    with monkeypatch.context() as patch, pytest.raises(Stop):
+    with monkeypatch.job() as patch, pytest.raises(Stop):
         _watch(patch, target, stop_after=calls_before)
         labelwise(*command)
     steps = _watch(monkeypatch, "labelwise.nn.train.loop._Loop._step")
@@ -119,12 +119,12 @@ def _watch(monkeypatch, path, stop_after=None):
 
 
 def test_a_ranking_of_another_vector_scale_is_not_used_again(data, tmp_path, monkeypatch):
-    context = FitContext(checkpoints=tmp_path)
-    made().fit(data, context=context)
+    job = Job(folder=tmp_path)
+    made().fit(data, job=job)
     calls = _watch(monkeypatch, "labelwise.nn.train.fine_tuning.matched_nodes")
-    made().fit(data, context=context)
+    made().fit(data, job=job)
     assert len(calls) == 0
-    made(vector_scale=0.25).fit(data, context=context)
+    made(vector_scale=0.25).fit(data, job=job)
     assert len(calls) == 2
 
 
@@ -139,7 +139,7 @@ def test_settings_of_each_level_reach_the_loop(data):
 
     fine = {"level_steps": [2, 3, 4], "level_rates": [1e-3, 2e-3, 3e-3], "level_warmup": [0, 0, 2]}
     fine["training"] = {"log_every": 1, "schedule": {"kind": "constant"}}
-    model = made(fine).fit(data, context=FitContext(log=log))
+    model = made(fine).fit(data, job=Job(log=log))
     assert [history.steps for history in model.histories_] == [2, 3, 4]
     assert [rate for _, rate in rates] == pytest.approx([1e-3] * 2 + [2e-3] * 3 + [1.5e-3, 3e-3, 3e-3, 3e-3])
 
@@ -150,7 +150,7 @@ def test_settings_of_each_level_reach_the_loop(data):
 def test_lists_must_have_an_entry_per_level(field, values, data, tmp_path):
     count = len(values)
     with pytest.raises(ConfigError, match=rf"fine_tuning\.{field} has {count} entries, but 3 levels .*2, 8, 30 nodes"):
-        made({field: values}).fit(data, context=FitContext(checkpoints=tmp_path))
+        made({field: values}).fit(data, job=Job(folder=tmp_path))
     assert not any(tmp_path.iterdir()), "nothing is kept, so a run may be started again with other settings"
 
 

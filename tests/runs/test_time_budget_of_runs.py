@@ -95,7 +95,7 @@ def test_a_run_that_was_stopped_does_not_get_its_time_again(clock, config, monke
         raise Killed
 
     run = config.parent / "run"
-    with monkeypatch.context() as patch:
+    with monkeypatch.job() as patch:
         patch.setattr("labelwise.runs.train._fit", stopped)
         with pytest.raises(Killed):
             labelwise("train", config)
@@ -103,9 +103,9 @@ def test_a_run_that_was_stopped_does_not_get_its_time_again(clock, config, monke
     budgets = []
     fit = lw.LinearTree._fit
 
-    def noted(self, data, kind, valid, context):
-        budgets.append(context.budget.remaining())
-        fit(self, data, kind, valid, context)
+    def noted(self, data, kind, valid, job):
+        budgets.append(job.budget.remaining())
+        fit(self, data, kind, valid, job)
 
     monkeypatch.setattr(lw.LinearTree, "_fit", noted)
     labelwise("train", config)

@@ -9,7 +9,7 @@ from tiny_fitting import TinyFitting, same_weights, weights_of
 
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.train.loop import train
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.threads import set_threads
 
 COMMON = {"epochs": 3, "batch_size": 8, "metric": "valid_loss", "checkpoint_every": {"steps": 2}, "restore_best": False}
@@ -43,7 +43,7 @@ def trained(folder, left=10**9, sparse=False, dropout=0.3, asked_at=None, batch_
     fitting = Breaking(config, sparse=sparse, dropout=dropout, batch_norm=False)
     fitting.left, fitting.asked_at = left, asked_at
     try:
-        history = train(fitting, config, context=FitContext(folder))
+        history = train(fitting, config, job=Job(folder))
     except Broken:
         return None, fitting
     return history, fitting

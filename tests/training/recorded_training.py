@@ -5,16 +5,16 @@ from tiny_fitting import TinyFitting, weights_of
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.train.callbacks import Callback
 from labelwise.nn.train.loop import train
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 
 
 def config(**values):
     return TrainingConfig.model_validate({"epochs": 3, "batch_size": 8, "metric": "valid_loss", **values})
 
 
-def fit(settings, callbacks=(), context=None, head=(), **options):
+def fit(settings, callbacks=(), job=None, head=(), **options):
     fitting = TinyFitting(settings, **options)
-    history = train(fitting, settings, context=context or FitContext(), callbacks=callbacks, head=head)
+    history = train(fitting, settings, job=job or Job(), callbacks=callbacks, head=head)
     return fitting, history
 
 
@@ -37,5 +37,5 @@ def recorded(settings, **options):
     recorder = Recorder()
     fitting = TinyFitting(settings, **options)
     recorder.module = fitting.module
-    history = train(fitting, settings, context=FitContext(), callbacks=[recorder])
+    history = train(fitting, settings, job=Job(), callbacks=[recorder])
     return fitting, history, recorder

@@ -9,7 +9,7 @@ from labelwise.nn.config import AveragingConfig
 from labelwise.nn.train import loop
 from labelwise.nn.train.loop import train
 from labelwise.nn.train.optim import Averaging
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 
 
 def test_moving_average():
@@ -64,7 +64,7 @@ def test_a_time_budget_brings_the_mean_forward(monkeypatch, caplog):
     )
     fitting, clock = TinyFitting(settings), Clock()
     clock.module = fitting.module
-    history = train(fitting, settings, context=FitContext(), callbacks=[clock])
+    history = train(fitting, settings, job=Job(), callbacks=[clock])
     assert history.steps == 10
     assert "averaging" not in caplog.text
     taken = [step for step in range(1, 11) if step % 2 == 0 and (step - 1) / 10.5 >= 0.4]
@@ -93,5 +93,5 @@ def test_averages_are_what_is_validated():
 
     settings = config(epochs=2, averaging={"kind": "ema"}, restore_best=False)
     fitting = Looking(settings)
-    train(fitting, settings, context=FitContext())
+    train(fitting, settings, job=Job())
     assert same_weights(fitting.looked, weights_of(fitting.module))

@@ -12,13 +12,13 @@ from common import Stop
 from conformance.planted import planted
 from labelwise.nn.text.transformer import attention_entropy
 from labelwise.nn.train.monitor import Reading, diagnose, spread
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
 
 AS_IN_THE_STUDY = {"loss": {"reduction": "mean"}, "bias": "zero", "dropout": 0.5}
 
 
-def trained(optimiser, head=None, epochs=3, context=None, monitor=None, **training):
+def trained(optimiser, head=None, epochs=3, job=None, monitor=None, **training):
     """A tiny encoder on planted texts; records of its training."""
     method = lw.TextEncoder(
         encoder={"model": "tiny", "max_length": 32},
@@ -33,7 +33,7 @@ def trained(optimiser, head=None, epochs=3, context=None, monitor=None, **traini
         valid_fraction=0,
     )
     with using_threads(1):
-        method.fit(planted("texts", n_documents=400), context=context)
+        method.fit(planted("texts", n_documents=400), job=job)
     return method.history_
 
 
@@ -125,7 +125,7 @@ def test_a_training_shorter_than_an_epoch_is_judged_too():
 
 def test_what_is_seen_is_logged():
     lines = []
-    trained({"rate": 5e-3}, epochs=1, context=FitContext(log=lambda **numbers: lines.append(numbers)))
+    trained({"rate": 5e-3}, epochs=1, job=Job(log=lambda **numbers: lines.append(numbers)))
     (line,) = [line for line in lines if "verdict" in line]
     assert {"probe_loss", "floor", "cosine", "effective_rank", "reason", "remedy"} <= set(line)
     json.dumps(line, allow_nan=False)
@@ -156,8 +156,8 @@ def test_a_training_that_was_stopped_is_seen_as_one_that_was_not(tmp_path, at):
             raise Stop
 
     with pytest.raises(Stop):
-        trained(*settings, context=FitContext(tmp_path, log), **kept)
-    assert trained(*settings, context=FitContext(tmp_path), **kept).records == whole
+        trained(*settings, job=Job(tmp_path, log), **kept)
+    assert trained(*settings, job=Job(tmp_path), **kept).records == whole
 
 
 # --- measures and judgement, by hand ---

@@ -18,7 +18,7 @@ from labelwise.nn.train import loop as interruption
 from labelwise.nn.train.callbacks import Callback
 from labelwise.nn.train.loop import train
 from labelwise.runtime.finished import fingerprint
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 
 OPTIMISERS = {
     "adagrad": {"name": "adagrad", "rate_decay": 0.01},
@@ -64,7 +64,7 @@ def run(config, folder, stop_after=10**9, sparse=False, identity="", seed=0):
     history = train(
         fitting,
         config,
-        context=FitContext(folder),
+        job=Job(folder),
         head=("head.",),
         callbacks=[callback],
         identity=identity,
@@ -137,7 +137,7 @@ def test_killed_at_any_moment(tmp_path):
     def trained(reached=None, last_step=10**9):
         fitting = TinyFitting(config)
         callbacks = [ReportStep(last_step, reached)]
-        history = train(fitting, config, context=FitContext(tmp_path), head=("head.",), callbacks=callbacks)
+        history = train(fitting, config, job=Job(tmp_path), head=("head.",), callbacks=callbacks)
         return weights_of(fitting.module), history
 
     for last_step, delay in ((5, 0.013), (11, 0.0)):
@@ -171,20 +171,20 @@ def test_a_training_that_is_asked_to_end_writes_a_checkpoint(number, effect, tmp
     try:
         fitting = TinyFitting(config)
         with pytest.raises(effect):
-            train(fitting, config, context=FitContext(tmp_path), head=("head.",), callbacks=[Signal(number, 5)])
+            train(fitting, config, job=Job(tmp_path), head=("head.",), callbacks=[Signal(number, 5)])
         assert signal.getsignal(signal.SIGTERM) is terminate
         assert signal.getsignal(signal.SIGINT) is before[signal.SIGINT]
         again = TinyFitting(config)
         with caplog.at_level(logging.INFO, logger="labelwise"):
-            train(again, config, context=FitContext(tmp_path), head=("head.",), callbacks=[Signal(number, 0)])
+            train(again, config, job=Job(tmp_path), head=("head.",), callbacks=[Signal(number, 0)])
         assert "resuming after step 5 of 21" in caplog.text
         with pytest.raises(effect):  # nothing to write: at once, inside the step
-            train(TinyFitting(config), config, context=FitContext(), head=("head.",), callbacks=[Signal(number, 1)])
+            train(TinyFitting(config), config, job=Job(), head=("head.",), callbacks=[Signal(number, 1)])
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
     whole = TinyFitting(config)
-    train(whole, config, context=FitContext(), head=("head.",), callbacks=[Signal(number, 0)])
+    train(whole, config, job=Job(), head=("head.",), callbacks=[Signal(number, 0)])
     assert same_weights(weights_of(again.module), weights_of(whole.module))
 
 
@@ -206,7 +206,7 @@ def test_a_second_signal_ends_at_once_unless_it_is_the_same_request(seconds, fin
     config, twice = TrainingConfig.model_validate({"epochs": 1, "batch_size": 7, "metric": "valid_loss"}), Twice()
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        train(TinyFitting(config), config, context=FitContext(tmp_path), head=("head.",), callbacks=[twice])
+        train(TinyFitting(config), config, job=Job(tmp_path), head=("head.",), callbacks=[twice])
     assert twice.reached == finished
     assert any(path.is_file() for path in tmp_path.rglob("*")) == finished
     assert signal.getsignal(signal.SIGINT) is before
@@ -275,7 +275,7 @@ def test_checkpoints_of_another_training_are_not_mixed_in(change, tmp_path, capl
     else:
         fitting.module.words.requires_grad_(False)
     callback = StopAfter(10**9)
-    train(fitting, config, context=FitContext(tmp_path), callbacks=[callback], identity=identity, head=("head.",))
+    train(fitting, config, job=Job(tmp_path), callbacks=[callback], identity=identity, head=("head.",))
     assert callback.seen[0] == 1
     assert "other settings, parameters or data" in caplog.text
 
@@ -313,7 +313,7 @@ def test_a_half_precision_model_is_kept_bit_for_bit(tmp_path):
     def half(folder, stop_after):
         fitting = Half(CONFIG)
         fitting.module.bfloat16()
-        train(fitting, CONFIG, context=FitContext(folder), callbacks=[StopAfter(stop_after)])
+        train(fitting, CONFIG, job=Job(folder), callbacks=[StopAfter(stop_after)])
         return weights_of(fitting.module)
 
     whole = half(None, 10**9)
@@ -328,7 +328,7 @@ def test_a_stage_that_the_time_budget_ended_is_used_under_the_same_budget_only(t
     def trained(**settings):
         config = TrainingConfig(epochs=2, batch_size=16, **settings)
         fitting = TinyFitting(config)
-        return train(fitting, config, context=FitContext(tmp_path)), weights_of(fitting.module)
+        return train(fitting, config, job=Job(tmp_path)), weights_of(fitting.module)
 
     history, weights = trained(time_budget=1e-9)
     assert history.stopped == "time budget"

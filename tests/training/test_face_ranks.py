@@ -15,7 +15,7 @@ from labelwise.nn.images.networks import ImageEncoder
 from labelwise.nn.train.fit import EncoderData, EncoderFitting
 from labelwise.nn.train.head_shards import join_head, split_head
 from labelwise.nn.train.loop import train
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
 
 RANKS, IMAGES, PEOPLE, SIZE = 2, 36, 9, 16
@@ -66,7 +66,7 @@ def trained(head, divided=False, folder=None, left=10**9):
     fitting = Batches(whole, data, data, config)
     fitting.left = left
     try:
-        history = train(fitting, config, context=FitContext(folder), rows=fitting.row_tables)
+        history = train(fitting, config, job=Job(folder), rows=fitting.row_tables)
     except Broken:
         return None
     join_head(whole)

@@ -19,7 +19,7 @@ from labelwise.nn.train.callbacks import Callback, History
 from labelwise.nn.train.levels import best_nodes_of_some
 from labelwise.nn.train.loop import train
 from labelwise.nn.words.vocabulary import WordTokens
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.progress import progress
 from labelwise.runtime.time_budget import NO_LIMIT, SAMPLE_FILE, check_pace
 from test_time_budget import Clock
@@ -65,7 +65,7 @@ def trained(clock, seconds, **settings):
     fitting.clock, fitting.seconds = clock, seconds
     begin = clock.now
     budget = NO_LIMIT.limited(30.0)
-    history = train(fitting, config, context=FitContext(budget=budget), callbacks=[Steps(clock)])
+    history = train(fitting, config, job=Job(budget=budget), callbacks=[Steps(clock)])
     assert budget.ended_early == (history.stopped == "time budget")
     return fitting, history, clock.now - begin
 
@@ -91,8 +91,8 @@ def test_a_validation_that_is_too_long_is_left_out(clock, caplog):
 def test_repetitions_share_the_time_and_those_without_any_are_left_out(clock, monkeypatch, caplog):
     budgets = []
 
-    def quick(fitting, config, context, **others):
-        budgets.append(round(context.budget.remaining(), 6))
+    def quick(fitting, config, job, **others):
+        budgets.append(round(job.budget.remaining(), 6))
         clock.now += seconds
         return History(stopped="time budget")
 
@@ -113,19 +113,19 @@ def test_repetitions_share_the_time_and_those_without_any_are_left_out(clock, mo
 
 def test_only_some_documents_are_prepared_and_the_same_ones_after_an_interruption(clock, tmp_path, monkeypatch):
     data = planted("texts", n_documents=2000)
-    context = FitContext(tmp_path, budget=NO_LIMIT.limited(80.0))
+    job = Job(tmp_path, budget=NO_LIMIT.limited(80.0))
 
     def prepare(part):
         clock.now += 0.05 * len(part)
 
-    some, held_out = affordable(data, data.take(slice(0, 100)), prepare, context, 0)
+    some, held_out = affordable(data, data.take(slice(0, 100)), prepare, job, 0)
     assert len(held_out) == 100
     assert len(some) == int((80 * 0.25 - 128 * 0.05) / 0.05)
     assert json.loads((tmp_path / SAMPLE_FILE).read_text()) == {"valid": 100, "train": len(some)}
     clock.now += 50
-    again, _ = affordable(data, data.take(slice(0, 100)), prepare, context, 0)
+    again, _ = affordable(data, data.take(slice(0, 100)), prepare, job, 0)
     assert list(again.texts) == list(some.texts)
-    assert affordable(data, None, prepare, FitContext(), 0) == (data, None)
+    assert affordable(data, None, prepare, Job(), 0) == (data, None)
     assert affordable_module.PROBE == 128
 
 

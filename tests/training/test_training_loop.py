@@ -17,7 +17,7 @@ from labelwise.errors import ConfigError, DataError, MissingDependencyError
 from labelwise.nn.train import ranks
 from labelwise.nn.train.callbacks import Callback
 from labelwise.nn.train.loop import train
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
 
 # --- against a loop written out by hand ---
@@ -107,7 +107,7 @@ def test_early_stopping_and_the_best_weights(metric, restore, tmp_path):
         fitting.script = [0.1, 0.5, 0.3, float("nan"), 0.5, 0.9]  # the tie at the end is no gain
         recorder = Recorder()
         recorder.module = fitting.module
-        history = train(fitting, settings, context=FitContext(folder), callbacks=[recorder])
+        history = train(fitting, settings, job=Job(folder), callbacks=[recorder])
         assert history.stopped == "early stopping"
         assert history.epochs == 5
         assert (history.best.step, history.best.metric, abs(history.best.value)) == (12, metric, 0.5)
@@ -136,7 +136,7 @@ def test_time_budget_ends_cleanly():
             clock[0] += 1.0
 
     clock = [0.0]
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.job() as patch:
         patch.setattr("labelwise.nn.train.loop.time.monotonic", lambda: clock[0])
         _, history = fit(config(epochs=1000, time_budget=10.5), callbacks=[Slow()])
     assert history.stopped == "time budget"
@@ -161,8 +161,8 @@ def test_watchers_may_end_it_and_add_numbers():
     for callback, steps, reason in ((Judge(), 12, "collapsed: all vectors are one"), (Impatient(), 4, "enough")):
         lines = []
         fitting = TinyFitting(config(epochs=9))
-        context = FitContext(None, lambda **numbers: lines.append(numbers))  # noqa: B023
-        history = train(fitting, fitting.config, context=context, callbacks=[callback])
+        job = Job(None, lambda **numbers: lines.append(numbers))  # noqa: B023
+        history = train(fitting, fitting.config, job=job, callbacks=[callback])
         assert (history.steps, history.stopped) == (steps, reason)
         if isinstance(callback, Judge):
             assert history.records[-1]["verdict"] == "collapsed"
@@ -179,8 +179,8 @@ def test_divergence_is_noticed(kept, tmp_path):
     settings = config(epochs=50, log_every=5, checkpoint_every={"steps": 1 if kept else 1000})
     fitting = Exploding(settings)
     lines = []
-    context = FitContext(tmp_path, lambda **numbers: lines.append(json.dumps(numbers, allow_nan=False)))
-    history = train(fitting, settings, context=context)
+    job = Job(tmp_path, lambda **numbers: lines.append(json.dumps(numbers, allow_nan=False)))
+    history = train(fitting, settings, job=job)
     assert history.stopped == "diverged"
     assert history.best.step == 6
     assert all(torch.isfinite(p).all() for p in fitting.module.parameters())
@@ -201,7 +201,7 @@ def test_bf16_is_used_where_it_is_asked_for():
     for precision, expected in (("auto", torch.float32), ("float32", torch.float32), ("bf16", torch.bfloat16)):
         settings = config(epochs=1, precision=precision)
         fitting = Asking(settings)
-        train(fitting, settings, context=FitContext())
+        train(fitting, settings, job=Job())
         assert fitting.kinds == {expected == torch.bfloat16, expected}
         assert fitting.module.head.weight.dtype == torch.float32
 
@@ -222,7 +222,7 @@ def test_torch_uses_the_toolkit_s_threads():
     before = torch.get_num_threads()
     fitting = Counting(config(epochs=1))
     with using_threads(3):
-        train(fitting, fitting.config, context=FitContext())
+        train(fitting, fitting.config, job=Job())
     assert fitting.threads == 3
     assert torch.get_num_threads() == before
 
@@ -238,7 +238,7 @@ def test_randomness_outside_is_left_alone():
     expected = drawn()
     fitting = TinyFitting(config(epochs=1))
     seeded()
-    train(fitting, fitting.config, context=FitContext())
+    train(fitting, fitting.config, job=Job())
     assert drawn() == expected
 
 
@@ -256,7 +256,7 @@ def test_loading_ahead_changes_nothing_but_the_thread():
     fitting = Noting(config(load_ahead=3))
     with using_threads(2):  # both, because sums of torch depend on the number of threads
         plain, _ = fit(config(validate_every=None))
-        train(fitting, fitting.config, context=FitContext())
+        train(fitting, fitting.config, job=Job())
     assert all(name.startswith("labelwise") for name in fitting.threads)
     for one, other in zip(plain.module.parameters(), fitting.module.parameters(), strict=True):
         torch.testing.assert_close(one, other)
@@ -264,7 +264,7 @@ def test_loading_ahead_changes_nothing_but_the_thread():
 
 def test_log_lines():
     lines = []
-    fit(config(log_every=4), context=FitContext(None, lambda **n: lines.append(n)))
+    fit(config(log_every=4), job=Job(None, lambda **n: lines.append(n)))
     losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
     assert [step for step, _ in losses] == [4, 6, 8, 12, 16, 18]
     validated = [line for line in lines if line.get("split") == "valid"]
@@ -291,7 +291,7 @@ def test_stages_keep_apart(tmp_path):
     settings = config(epochs=1)
     for stage in ("level 0", "level 1"):
         fitting = TinyFitting(settings)
-        train(fitting, settings, context=FitContext(tmp_path), stage=stage)
+        train(fitting, settings, job=Job(tmp_path), stage=stage)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["level 0", "level 1"]
 
 
@@ -311,17 +311,17 @@ def test_faults_are_named():
 
     fitting = Empty(config())
     with pytest.raises(DataError, match="no batch"):
-        train(fitting, fitting.config, context=FitContext())
+        train(fitting, fitting.config, job=Job())
 
     class NothingHeldOut(TinyFitting):
         def validate(self):
             return {}
 
     fitting = NothingHeldOut(config())
-    assert train(fitting, fitting.config, context=FitContext()).best is None
+    assert train(fitting, fitting.config, job=Job()).best is None
     fitting = NothingHeldOut(config(early_stopping={}))
     with pytest.raises(ConfigError, match="no 'valid_loss'"):
-        train(fitting, fitting.config, context=FitContext())
+        train(fitting, fitting.config, job=Job())
 
     class Clashing(TinyFitting):
         def validate(self):
@@ -329,7 +329,7 @@ def test_faults_are_named():
 
     fitting = Clashing(config())
     with pytest.raises(ValueError, match="may not name"):
-        train(fitting, fitting.config, context=FitContext())
+        train(fitting, fitting.config, job=Job())
 
 
 def test_training_loss_can_be_the_metric():
@@ -339,7 +339,7 @@ def test_training_loss_can_be_the_metric():
 
     settings = config(metric="loss", epochs=10, optimiser={"rate": 0.05})
     fitting = NothingHeldOut(settings)
-    history = train(fitting, settings, context=FitContext())
+    history = train(fitting, settings, job=Job())
     assert history.best.value == min(record["loss"] for record in history.records)
 
 
@@ -348,7 +348,7 @@ def test_head_and_frozen_parts():
     fitting = TinyFitting(settings)
     fitting.module.words.requires_grad_(False)
     before = weights_of(fitting.module)
-    train(fitting, settings, context=FitContext(), head=("head.",))
+    train(fitting, settings, job=Job(), head=("head.",))
     after = weights_of(fitting.module)
     moved = {name for name in after if (after[name] - before[name]).abs().max() > 1e-5 and "running" not in name}
     assert moved == {"head.weight", "head.bias", "body.3.num_batches_tracked"}

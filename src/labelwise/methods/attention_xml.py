@@ -34,7 +34,7 @@ from labelwise.methods.word_networks import WordNetworkMethod, WordTraining, wor
 from labelwise.nn.config import RecurrentConfig, Width, WordsConfig
 from labelwise.nn.cost import label_attention_size, network_cost, recurrent_size
 from labelwise.nn.words.vocabulary import Vocabulary
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -138,7 +138,7 @@ class AttentionXML(WordNetworkMethod):
                 raise ValueError("levels already set the number of clusters; leave out levels or cluster_size")
             return self
 
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> None:
         import_required(self.name, "nn", *self.needs)
         from labelwise.nn.train.levels import train_trees
         from labelwise.runtime.device import torch_threads
@@ -146,12 +146,12 @@ class AttentionXML(WordNetworkMethod):
         config = self.config
         seeds = [config.training.seed + SEED_STEP * number for number in range(config.trees)]
         with torch_threads():
-            words = word_data(config, data, valid, context)
+            words = word_data(config, data, valid, job)
             trees = label_trees(words.documents, config, seeds)
             self.vocabulary_ = words.vocabulary
             self.trees_, self.histories_ = train_trees(
                 trees, seeds, self._levels(words.vectors), config.beam_width, words.training,
-                (words.train, words.valid), context, words.identity,
+                (words.train, words.valid), job, words.identity,
             )  # fmt: skip
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:

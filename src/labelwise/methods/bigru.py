@@ -26,7 +26,7 @@ from labelwise.methods.word_networks import WordNetworkMethod, WordTraining, wor
 from labelwise.nn.config import OptimiserConfig, RecurrentConfig, WordsConfig
 from labelwise.nn.cost import head_size, label_attention_size, network_cost, recurrent_size
 from labelwise.nn.words.vocabulary import Vocabulary
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,17 +79,17 @@ class BiGRU(WordNetworkMethod):
         """Fraction of the training documents held out to choose the best weights when the data has no valid part; at
         most 1,000 documents."""
 
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> None:
         import_required(self.name, "nn", *self.needs)
         from labelwise.nn.train.levels import train_trees
         from labelwise.runtime.device import torch_threads
 
         with torch_threads():
-            words = word_data(self.config, data, valid, context)
+            words = word_data(self.config, data, valid, job)
             self.vocabulary_ = words.vocabulary
             self.trees_, self.histories_ = train_trees(
                 [LabelTree.flat(data.n_labels)], [words.training.seed], self._levels(words.vectors), BEAM,
-                words.training, (words.train, words.valid), context, words.identity,
+                words.training, (words.train, words.valid), job, words.identity,
             )  # fmt: skip
 
     def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:

@@ -34,7 +34,7 @@ from labelwise.model.inputs import Documents
 from labelwise.nn.config import EncoderConfig
 from labelwise.nn.cost import encoder_size, with_encoding
 from labelwise.nn.text.saved_encoder import with_saved_settings
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.process_group import n_ranks, on_rank_zero, rank
 from labelwise.strings import Strings
 
@@ -124,36 +124,34 @@ class EncodedTree(UsesTextEncoder, LinearTree):
 
     # --- fit ---
 
-    def _training_encoder(self, data: Dataset, valid: Dataset | None, context: FitContext) -> TransformerEncoder:
-        """The encoder whose vectors the trees read; with its time and unfinished work in the context."""
+    def _training_encoder(self, data: Dataset, valid: Dataset | None, job: Job) -> TransformerEncoder:
+        """The encoder whose vectors the trees read; with its time and unfinished work in the job."""
         raise NotImplementedError
 
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> None:
         import_required(self.name, "nn", *self.needs)
         from labelwise.runtime.device import computing_device, torch_threads
 
         with torch_threads():
             self._recent = None
-            self.encoder_ = self._training_encoder(data, valid, context).to(computing_device()).eval()
-        state = on_rank_zero(lambda: self._fit_ranker(data, kind, valid, context))
+            self.encoder_ = self._training_encoder(data, valid, job).to(computing_device()).eval()
+        state = on_rank_zero(lambda: self._fit_ranker(data, kind, valid, job))
         if rank() > 0:
             self.label_names_, self.input_ = data.label_names, kind  # which a model is restored with
             self._restore(state, Path("rank 0"))
 
-    def _fit_ranker(
-        self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext
-    ) -> dict[str, np.ndarray]:
+    def _fit_ranker(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> dict[str, np.ndarray]:
         """Train the linear trees; returns the whole model for other ranks, if there are any."""
-        super()._fit(data, kind, valid, context)
+        super()._fit(data, kind, valid, job)
         return self._state() if n_ranks() > 1 else {}
 
-    def training_features(self, data: Dataset, kind: str, context: FitContext) -> tuple[OrderedFeatures, Any]:
+    def training_features(self, data: Dataset, kind: str, job: Job) -> tuple[OrderedFeatures, Any]:
         """TF-IDF, which is fitted here, and the vectors of the encoder, scaled."""
         config = self.config
         texts = data.texts or Strings.of(())
         need = encoding_need(len(data), data.n_labels, self.encoder_.width, config.trees)
         check_memory(need, config.memory, Held(int(texts.buffer.nbytes)), report=False)
-        vectors = self._training_vectors(texts, context)
+        vectors = self._training_vectors(texts, job)
         self.vector_scale_ = config.vector_scale
         both = Blocks(self._learn_words(texts), vectors)
         return FeatureOrder.learn(both), both
@@ -163,12 +161,12 @@ class EncodedTree(UsesTextEncoder, LinearTree):
         self.tfidf_ = Tfidf(self.config.tfidf)
         return self.tfidf_.fit_transform(texts)
 
-    def _training_vectors(self, texts: Strings, context: FitContext) -> np.ndarray:
+    def _training_vectors(self, texts: Strings, job: Job) -> np.ndarray:
         """Scaled vectors of the training texts; those that there is no time to encode have 0, as the mean has."""
         from labelwise.nn.encode import encode_some_texts
         from labelwise.runtime.device import torch_threads
 
-        folder, budget = self._vector_folder(len(texts), context), context.budget.part(ENCODING_TIME)
+        folder, budget = self._vector_folder(len(texts), job), job.budget.part(ENCODING_TIME)
         with torch_threads():
             rows, vectors = encode_some_texts(self.encoder_, texts, folder=folder, budget=budget, seed=self.config.seed)
         self.scaling_ = VectorScaling.learn(vectors, self.config.vector_scale, self.config.whitening)
@@ -183,9 +181,9 @@ class EncodedTree(UsesTextEncoder, LinearTree):
         scaled[rows] = self.scaling_.apply(vectors)
         return scaled
 
-    def _vector_folder(self, count: int, context: FitContext) -> Path | None:
+    def _vector_folder(self, count: int, job: Job) -> Path | None:
         """Where the vectors of so many texts are kept, to resume and to use again."""
-        return None if context.checkpoints is None else context.checkpoints / "vectors"
+        return None if job.folder is None else job.folder / "vectors"
 
     # --- predict ---
 
@@ -198,7 +196,7 @@ class EncodedTree(UsesTextEncoder, LinearTree):
         vectors = None if self._recent is None else self._recent.find(hashes)
         if vectors is None:
             with torch_threads():
-                vectors = encode_corpus(self.encoder_, texts, folder=self._vector_folder(len(texts), FitContext()))
+                vectors = encode_corpus(self.encoder_, texts, folder=self._vector_folder(len(texts), Job()))
             if len(texts) <= REMEMBERED:
                 self._recent = RecentVectors.of(hashes, vectors)
         return vectors

@@ -64,7 +64,7 @@ from labelwise.model.inputs import Documents, Overlap, as_dataset
 from labelwise.model.method import Method, load_folder
 from labelwise.model.old_method import OldMethod
 from labelwise.model.predictions import LabelFilter
-from labelwise.runtime.fit_context import FitContext, limited_time
+from labelwise.runtime.job import Job, limited_time
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
@@ -220,7 +220,7 @@ class Ensemble(OldMethod):
     # --- fit ---
 
     def fit(
-        self, data: Any = None, labels: Any = None, *, valid: Dataset | None = None, context: FitContext | None = None
+        self, data: Any = None, labels: Any = None, *, valid: Dataset | None = None, job: Job | None = None
     ) -> Self:
         """Train the members that are not trained yet, and learn how to combine them.
 
@@ -232,7 +232,7 @@ class Ensemble(OldMethod):
         valid
             Held-out documents: the combination is learned on them, and members use them to stop early. If they are
             needed and not given, a tenth of the documents is held out from the training of members.
-        context
+        job
             Where to keep checkpoints and log metrics; a run sets it.
         """
         if not self.config.members:
@@ -242,12 +242,12 @@ class Ensemble(OldMethod):
             raise DataError("some members are to be trained: call fit with documents and their labels")
         self.__dict__.pop("label_names_", None)
         if self.refits:
-            super().fit(data, labels, valid=valid, context=context)
+            super().fit(data, labels, valid=valid, job=job)
             self._describe()
             return self
         begin, members = time.monotonic(), self._open_members()
         given = None if data is None else as_dataset(data, labels, inputs_of(members) or KINDS)
-        with limited_time(context or FitContext(), self.time_budget, begin) as timed:
+        with limited_time(job or Job(), self.time_budget, begin) as timed:
             self._combine(members, None, given if valid is None else valid, timed, chosen=valid is not None)
         self.calibration_, self._loaded_from, self.fitted_config_ = None, None, self.config
         self.label_texts_, self.label_counts_ = None, np.zeros(0, np.int64)
@@ -257,13 +257,13 @@ class Ensemble(OldMethod):
         return self
 
     def _fit(  # type: ignore[bad-override]
-        self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext
+        self, data: Dataset, kind: str, valid: Dataset | None, job: Job
     ) -> None:
         members = self._open_members()
         learns = self.config.combine == "logistic" or self.config.weights == "learn"
         train, held_out = held_out_part(data, valid, learns or self._lacks_calibration(members))
-        members = trained_members(members, train, valid, context)
-        self._combine(members, data.label_names, held_out, context, chosen=valid is not None)
+        members = trained_members(members, train, valid, job)
+        self._combine(members, data.label_names, held_out, job, chosen=valid is not None)
 
     def _lacks_calibration(self, members: Sequence[Method]) -> bool:
         return self.config.combine == "probability_average" and any(one.calibration_ is None for one in members)
@@ -272,14 +272,14 @@ class Ensemble(OldMethod):
         return [opened(member, number) for number, member in enumerate(self.config.members)]
 
     def _combine(
-        self, members: list[Method], first: Strings | None, held_out: Dataset | None, context: FitContext, chosen: bool
+        self, members: list[Method], first: Strings | None, held_out: Dataset | None, job: Job, chosen: bool
     ) -> None:
         """Learn the combination of trained members; `chosen`: the user has given the documents as held-out ones."""
         common_input(members)
         merged = MergedLabels.of(members, first)
         self.members_, self._columns = members, merged.columns
         self._names, self._counts = merged.names, merged.counts
-        self.combination_, self.learned_on_ = combination_of(self, held_out, context, chosen)
+        self.combination_, self.learned_on_ = combination_of(self, held_out, job, chosen)
 
     def _describe(self) -> None:
         """Set what is known of all members together: labels, what documents are given as, training documents."""

@@ -48,7 +48,7 @@ from labelwise.model.inputs import (
 from labelwise.model.method import Method, load
 from labelwise.registry import installed_versions
 from labelwise.runtime.finished import fingerprint, named_files
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.progress import progress
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -92,12 +92,10 @@ class MergedLabels:
         return cls(names, columns, None if texts is None else Strings.of(texts), counts)
 
 
-def trained_members(
-    members: Sequence[Method], train: Dataset, valid: Dataset | None, context: FitContext
-) -> list[Method]:
+def trained_members(members: Sequence[Method], train: Dataset, valid: Dataset | None, job: Job) -> list[Method]:
     """The members, those that are not trained yet trained one after the other; finished ones are kept if killed."""
     if not executor().shares_memory:
-        return _trained_elsewhere(members, train, valid, context)
+        return _trained_elsewhere(members, train, valid, job)
     left = sum(not hasattr(member, "label_names_") for member in members)
     done: list[Method] = []
     for number, member in enumerate(members):
@@ -105,12 +103,12 @@ def trained_members(
             done.append(member)
             continue
         log.info("member %d: %s ...", number, member.name)
-        folder = None if context.checkpoints is None else context.checkpoints / f"member{number}"
+        folder = None if job.folder is None else job.folder / f"member{number}"
         own = "" if folder is None else _fingerprint(member, train, valid)
         kept = None if folder is None else _finished(folder, own)
         if kept is None:
-            part = context.within(context.budget.part(1 / (left + 0.1)))
-            kept = member.fit(train, valid=valid, context=replace(part, checkpoints=folder))
+            part = job.within(job.budget.part(1 / (left + 0.1)))
+            kept = member.fit(train, valid=valid, job=replace(part, folder=folder))
             if folder is not None:
                 _keep(folder, kept, own)
         left -= 1
@@ -118,20 +116,18 @@ def trained_members(
     return done
 
 
-def _trained_elsewhere(
-    members: Sequence[Method], train: Dataset, valid: Dataset | None, context: FitContext
-) -> list[Method]:
+def _trained_elsewhere(members: Sequence[Method], train: Dataset, valid: Dataset | None, job: Job) -> list[Method]:
     """Train members by the tasks of the executor, one each; what cannot be read is trained again."""
-    if context.budget.is_limited:
+    if job.budget.is_limited:
         refuse_time_budget("members")
     running, done = executor(), {}
-    base = (context.checkpoints or task_folder()).absolute()
+    base = (job.folder or task_folder()).absolute()
     tasks = []
     for number, member in enumerate(members):
         if hasattr(member, "label_names_"):
             done[number] = member
             continue
-        folder, mapped = base / f"member{number}", context.scratch is not None
+        folder, mapped = base / f"member{number}", job.scratch is not None
         task = MemberTask(number, member, folder, _fingerprint(member, train, valid), mapped)
         known = _finished(task.folder, task.fingerprint)
         if known is None:
@@ -144,7 +140,7 @@ def _trained_elsewhere(
             for _ in range(RETRIES + 1):
                 for task, records in zip(tasks, running.map(train_member, tasks, shared), strict=True):
                     for record in records:
-                        context.log(**record)
+                        job.log(**record)
                     found = _finished(task.folder, task.fingerprint)
                     if found is not None:
                         done[task.number] = found
@@ -175,8 +171,8 @@ def train_member(shared: tuple[Dataset, Dataset | None], task: MemberTask) -> li
     if _finished(task.folder, task.fingerprint) is None:
         task.folder.mkdir(parents=True, exist_ok=True)
         with scratch_at(task.folder / SCRATCH, task.mapped) as scratch:
-            context = FitContext(task.folder, lambda **numbers: records.append(numbers), scratch=scratch)
-            _keep(task.folder, task.member.fit(train, valid=valid, context=context), task.fingerprint)
+            job = Job(task.folder, lambda **numbers: records.append(numbers), scratch=scratch)
+            _keep(task.folder, task.member.fit(train, valid=valid, job=job), task.fingerprint)
     return records
 
 
@@ -223,7 +219,7 @@ def held_out_part(data: Dataset, valid: Dataset | None, needed: bool) -> tuple[D
 
 
 def combination_of(
-    model: Ensemble, held_out: Dataset | None, context: FitContext, chosen: bool
+    model: Ensemble, held_out: Dataset | None, job: Job, chosen: bool
 ) -> tuple[Combination, tuple[int, int]]:
     """The combination of trained members; and on how many documents it was learned, how many of them members know."""
     config, members = model.config, model.members_
@@ -244,7 +240,7 @@ def combination_of(
         )
     if seen.seen:
         log.warning("%s: %s", held_out.name, seen.remark("the learned combination favours members that remember them"))
-    held = _held(model, held_out, context)
+    held = _held(model, held_out, job)
     if config.combine in CALIBRATED:
         start = replace(start, calibrations=fitted_calibrations(held, known))
     if config.combine == "logistic" or config.weights == "learn":
@@ -259,7 +255,7 @@ def _overlap(members: Sequence[Method], documents: Dataset) -> Overlap:
     return Overlap(len(documents), max((one.seen for one in found if one is not None), default=0))
 
 
-def _held(model: Ensemble, documents: Dataset, context: FitContext) -> Held:
+def _held(model: Ensemble, documents: Dataset, job: Job) -> Held:
     """The members' candidates for held-out documents, or for a sample of them if there is little time."""
     truth, count = documents.align(model._names), model.config.candidates
     tops: list[TopK] = []
@@ -271,8 +267,8 @@ def _held(model: Ensemble, documents: Dataset, context: FitContext) -> Held:
         def best(some: Dataset, member: Method = member, columns: Any = columns) -> TopK:
             return member_top(member, columns, member._as_documents(some), count, None)
 
-        if context.budget.is_limited:
-            budget = context.budget.part(1 / (len(model.members_) - number + 0.1))
+        if job.budget.is_limited:
+            budget = job.budget.part(1 / (len(model.members_) - number + 0.1))
             chosen, top = predict_in_time(best, part, what, budget)
             if len(chosen) < len(part):
                 log.info("%s: the time budget allows for %s documents", what, f"{len(chosen):,}")

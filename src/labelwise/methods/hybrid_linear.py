@@ -18,7 +18,7 @@ from pydantic import model_validator
 
 from labelwise.data.dataset import Dataset
 from labelwise.methods.encoded_tree import EncodedTree, refuse_training_settings
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ class HybridLinear(EncodedTree):
             refuse_training_settings(self.encoder, HybridLinear.name)
             return self
 
-    def _training_encoder(self, data: Dataset, valid: Dataset | None, context: FitContext) -> TransformerEncoder:
+    def _training_encoder(self, data: Dataset, valid: Dataset | None, job: Job) -> TransformerEncoder:
         from labelwise.nn.text.transformer import open_encoder
 
         return open_encoder(self.config.encoder, data.texts or Strings.of(()), self.config.seed).requires_grad_(False)
 
-    def _vector_folder(self, count: int, context: FitContext) -> Path | None:
+    def _vector_folder(self, count: int, job: Job) -> Path | None:
         from labelwise.nn.vector_cache import cache_folder
 
         shared = None if self.config.encoder.starts_random else cache_folder(count)
-        return super()._vector_folder(count, context) if shared is None else shared
+        return super()._vector_folder(count, job) if shared is None else shared

@@ -25,7 +25,7 @@ from labelwise.model.inputs import Documents, split_for_early_stopping
 from labelwise.model.old_method import OldMethod as Method
 from labelwise.nn.config import ImageConfig, MonitorConfig, TrainingConfig, without_validation
 from labelwise.nn.cost import NetworkSize, head_size, network_cost
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class ImageMethod(Method):
 
     # --- fit ---
 
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> None:
         import_required(self.name, "vision", *self.needs)
         from labelwise.nn.encoder_head import EncoderHead
         from labelwise.nn.train.checkpoint import seed_random_state
@@ -157,14 +157,14 @@ class ImageMethod(Method):
                 head = self._head(encoder.width, train)
                 split_head(head, training)
                 self.network_ = EncoderHead(encoder, head).to(computing_device())  # type: ignore[arg-type]
-                self.history_ = self._train(parts, training, context)
+                self.history_ = self._train(parts, training, job)
                 join_head(self.network_)
         except ImageError as error:
             advice = "; `image.bad_images: skip` leaves such files out of training" if kind == "paths" else ""
             raise ImageError(error.what + advice, error.path) from None
         self._stored = None
 
-    def _train(self, parts: list[Any], training: TrainingConfig, context: FitContext) -> History:
+    def _train(self, parts: list[Any], training: TrainingConfig, job: Job) -> History:
         from labelwise.nn.train.fit import EncoderFitting
         from labelwise.nn.train.loop import train as train_loop
         from labelwise.nn.train.monitor import CollapseMonitor
@@ -175,7 +175,7 @@ class ImageMethod(Method):
         identity = parts[0].identity() + ("" if valid is None else valid.identity()) + settings
         callbacks = [CollapseMonitor(fitting, config.monitor)] if config.monitor.enabled else []
         return train_loop(
-            fitting, training, context=context, head=("head.",), rows=fitting.row_tables, callbacks=callbacks,
+            fitting, training, job=job, head=("head.",), rows=fitting.row_tables, callbacks=callbacks,
             title="training", identity=identity,
         )  # fmt: skip
 

@@ -38,7 +38,7 @@ from labelwise.model.old_method import OldMethod as Method
 from labelwise.model.predictions import LabelFilter
 from labelwise.registry import installed_versions
 from labelwise.runtime.finished import fingerprint
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.memory import block_bytes
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -206,7 +206,7 @@ class LinearMethod(TextFeatures, Method):
             )
         return "texts"
 
-    def training_features(self, data: Dataset, kind: str, context: FitContext) -> tuple[OrderedFeatures, Any]:
+    def training_features(self, data: Dataset, kind: str, job: Job) -> tuple[OrderedFeatures, Any]:
         """Training features renumbered by frequency, and those that describe labels when they are clustered.
 
         Features are those given, or those of TF-IDF, which is fitted here, with dense ones next to them if wanted.
@@ -219,15 +219,15 @@ class LinearMethod(TextFeatures, Method):
         self.vector_scale_ = self.config.vector_scale if kind == "texts" else None
         if kind != "texts":
             self.tfidf_ = None
-            features, folder = data.features, context.scratch
+            features, folder = data.features, job.scratch
             if folder is not None and sparse.issparse(features):
                 features = unit_rows_on_disk(features, folder) if self.config.feature_norm == "l2" else features
                 return FeatureOrder.learn(features, folder=folder), features
             features = self._given(features)
             return FeatureOrder.learn(features), features
         self.tfidf_ = Tfidf(self.config.tfidf)
-        if context.scratch is not None:
-            return self._mapped_features(data, context.scratch)
+        if job.scratch is not None:
+            return self._mapped_features(data, job.scratch)
         words = self.tfidf_.fit_transform(data.texts or ())
         if self.vector_scale_ is not None:
             both = Blocks(words, scaled(data.features, self.vector_scale_))

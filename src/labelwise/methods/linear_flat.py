@@ -36,7 +36,7 @@ from labelwise.methods.linear_base import (
     finished_work,
     training_documents,
 )
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 
 
 class LinearFlat(LinearMethod):
@@ -88,12 +88,12 @@ class LinearFlat(LinearMethod):
             weighted=config.relevance, memory=config.memory,
         )  # fmt: skip
 
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
-        data = training_documents(data, kind, self.config, context.scratch)
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> None:
+        data = training_documents(data, kind, self.config, job.scratch)
         if self.config.relevance:
             check_relevance(data)
-        features, _ = self.training_features(data, kind, context)
+        features, _ = self.training_features(data, kind, job)
         settings = self.training_settings
-        with finished_work(self, context.checkpoints, features.rows, data.labels, {}) as shards:
+        with finished_work(self, job.folder, features.rows, data.labels, {}) as shards:
             tree = LabelTree.flat(data.n_labels)
-            self.linear_ = LinearTrees.train(features, data.labels, [tree], settings, shards, budget=context.budget)
+            self.linear_ = LinearTrees.train(features, data.labels, [tree], settings, shards, budget=job.budget)

@@ -53,7 +53,7 @@ from labelwise.methods.linear_base import (
     training_documents,
 )
 from labelwise.model.inputs import read_negatives
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 
 
 class LinearTree(LinearMethod):
@@ -135,12 +135,12 @@ class LinearTree(LinearMethod):
             check_label_documents(self, "label_documents", "hierarchy")
             return self
 
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> None:
         config, texts = self.config, None
         if config.label_text_weight > 0:
             check_reads_texts(data, kind, "label_text_weight")
             texts = [" ".join(names) for names in names_of_labels(data, config)]
-        data = training_documents(data, kind, config, context.scratch)
+        data = training_documents(data, kind, config, job.scratch)
         if config.relevance:
             check_relevance(data)
         # files first: an error in them is reported before TF-IDF is computed
@@ -153,20 +153,18 @@ class LinearTree(LinearMethod):
             given |= csr_to_tensors("negatives", own_negatives)
         if kind == "texts":
             compile_ahead(["search", "words", "solver"], config.precision)
-        features, describing = self.training_features(data, kind, context)
+        features, describing = self.training_features(data, kind, job)
         if texts is not None:
             texts = self.label_text_features(texts, features, describing)
             given |= csr_to_tensors("label_texts", texts)
         settings = self.training_settings
-        with finished_work(self, context.checkpoints, features.rows, data.labels, given) as shards:
+        with finished_work(self, job.folder, features.rows, data.labels, given) as shards:
             if own_tree is not None:
                 trees = [own_tree]
             else:
                 trees = _clustered(describing, data.labels, texts, config, settings.seeds(config.trees), shards)
             del describing  # with vectors next to TF-IDF it is a copy
-            self.linear_ = LinearTrees.train(
-                features, data.labels, trees, settings, shards, own_negatives, context.budget
-            )
+            self.linear_ = LinearTrees.train(features, data.labels, trees, settings, shards, own_negatives, job.budget)
 
     def _cost(self, shape: DataShape, constants: Constants, width: int = 0) -> Cost:
         """`width`: dense columns next to TF-IDF."""

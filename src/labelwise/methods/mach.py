@@ -53,7 +53,7 @@ from labelwise.nn.config import (
     TrainingConfig,
 )
 from labelwise.nn.cost import bucket_size, network_cost
-from labelwise.runtime.fit_context import FitContext, limited_time
+from labelwise.runtime.job import Job, limited_time
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
@@ -181,13 +181,13 @@ class Mach(TextFeatures, Method):
 
     # --- fit ---
 
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> None:
         self.check_needs()
         from labelwise.runtime.device import torch_threads
 
         with torch_threads():
-            training = self._training(data, kind, valid, context)
-            folder, config = self._folder(context), self.config
+            training = self._training(data, kind, valid, job)
+            folder, config = self._folder(job), self.config
             numbers = range(config.repetitions)
             if config.missing == "leave":
                 self.repetitions_ = training.finished(numbers, folder)
@@ -212,7 +212,7 @@ class Mach(TextFeatures, Method):
         return Path(folder)
 
     def fit_parts(
-        self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, context: FitContext | None = None
+        self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, job: Job | None = None
     ) -> Path:
         """Train some repetitions and write them to `repetitions_folder`, where `fit` reads them.
 
@@ -223,17 +223,17 @@ class Mach(TextFeatures, Method):
 
         folder = self.check_parts(numbers)
         held_out = valid.align(data.label_names) if valid is not None else None
-        with torch_threads(), limited_time(context or FitContext(), self.time_budget) as timed:
+        with torch_threads(), limited_time(job or Job(), self.time_budget) as timed:
             training = self._training(data, self._kind_of(data), held_out, timed)
             training.run(list(numbers), folder, self.config.at_once)
         return folder
 
-    def _folder(self, context: FitContext) -> Path | None:
+    def _folder(self, job: Job) -> Path | None:
         if self.config.repetitions_folder is not None:
             return Path(self.config.repetitions_folder)
-        return None if context.checkpoints is None else context.checkpoints / "repetitions"
+        return None if job.folder is None else job.folder / "repetitions"
 
-    def _training(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> RepetitionTraining:
+    def _training(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> RepetitionTraining:
         from labelwise.nn.train.repetitions import RepetitionData, RepetitionTraining
 
         config = self.config
@@ -253,7 +253,7 @@ class Mach(TextFeatures, Method):
         tables = self._tables(data.n_labels, range(config.repetitions))
         return RepetitionTraining(
             RepetitionData(features, data.labels, held_out), self._sizes(features.shape[1]), config.loss,
-            config.training, tables, self._feature_tables(features.shape[1]), settings, context, config.repartition,
+            config.training, tables, self._feature_tables(features.shape[1]), settings, job, config.repartition,
         )  # fmt: skip
 
     def _sizes(self, n_features: int) -> NetworkShape:

@@ -19,7 +19,7 @@ from labelwise.io.folder import get_tensor
 from labelwise.model.fitted import Saved
 from labelwise.model.inputs import Documents
 from labelwise.model.method import Method
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.topk import TopK
 
 
@@ -70,5 +70,5 @@ class Popularity(Method):
     class Config(BaseConfig):
         """No parameters."""
 
-    def _fit(self, train: Dataset, valid: Dataset | None, job: FitContext) -> PopularityModel:
+    def _fit(self, train: Dataset, valid: Dataset | None, job: Job) -> PopularityModel:
         return PopularityModel((train.label_counts() / len(train)).astype(np.float32))

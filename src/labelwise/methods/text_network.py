@@ -28,7 +28,7 @@ from labelwise.model.inputs import Documents, split_for_early_stopping
 from labelwise.nn.config import EncoderConfig, MonitorConfig, TrainingConfig, without_validation
 from labelwise.nn.cost import NetworkSize, encoder_size, head_size, text_network_cost
 from labelwise.nn.text.saved_encoder import with_saved_settings
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.process_group import on_rank_zero
 from labelwise.runtime.time_budget import TimeBudget
 from labelwise.strings import Strings
@@ -121,7 +121,7 @@ class TextNetwork(UsesTextEncoder):
 
     # --- fit ---
 
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> None:
         import_required(self.name, "nn", *self.needs)
         from labelwise.nn.encoder_head import EncoderHead
         from labelwise.nn.text.transformer import open_encoder
@@ -135,42 +135,42 @@ class TextNetwork(UsesTextEncoder):
             head = self._new_head(encoder.width, train)
             split_head(head, config.training)
             self.network_ = EncoderHead(encoder, head).to(computing_device())
-            self.history_ = self._train(train, held_out, context)
+            self.history_ = self._train(train, held_out, job)
             join_head(self.network_)
         self._stored: dict[str, np.ndarray] | None = None
 
-    def _train(self, train: Dataset, valid: Dataset | None, context: FitContext) -> History:
+    def _train(self, train: Dataset, valid: Dataset | None, job: Job) -> History:
         from labelwise.nn.train.fit import EncoderData, EncoderFitting
 
         config, training = self.config, self.config.training
         if valid is None:
             training = without_validation(training, self.Config().training)
-        train, valid = affordable(train, valid, self._tokens, context, training.seed)
+        train, valid = affordable(train, valid, self._tokens, job, training.seed)
         tokens = [EncoderData(self._tokens(part), part.labels) for part in (train, valid) if part is not None]
         texts = [part.texts or Strings.of(()) for part in (train, valid) if part is not None]
         if config.encoder.frozen:
-            return self._train_head(tokens, texts, training, context, watched=True)[0]
+            return self._train_head(tokens, texts, training, job, watched=True)[0]
         epochs = self._head_epochs()
-        if epochs and not (context.budget.is_limited and on_rank_zero(lambda: self._has_begun(context))):
+        if epochs and not (job.budget.is_limited and on_rank_zero(lambda: self._has_begun(job))):
             plain = training.schedule.model_copy(update={"warmup": 0.0})  # a linear model needs none
             alone = {
                 "epochs": epochs, "steps": None, "validate_every": None, "early_stopping": None, "schedule": plain,
             }  # fmt: skip
-            within = context.within(context.budget.part(HEAD_TIME))
+            within = job.within(job.budget.part(HEAD_TIME))
             history, pace = self._train_head(
                 tokens[:1], texts[:1], training.model_copy(update=alone), within, watched=False
             )
             step = pace * STEP_COST * training.batch_size * training.accumulate
-            if on_rank_zero(lambda: context.budget.remaining() <= step):
-                context.budget.end_early()
+            if on_rank_zero(lambda: job.budget.remaining() <= step):
+                job.budget.end_early()
                 log.info("training: left out, only the head is trained: the time budget does not allow a step of both")
                 return history
         fitting = EncoderFitting(self.network_, tokens[0], tokens[1] if valid is not None else None, training)
-        return self._loop(fitting, training, context, "train", ("head.",), config.monitor.enabled)
+        return self._loop(fitting, training, job, "train", ("head.",), config.monitor.enabled)
 
-    def _has_begun(self, context: FitContext) -> bool:
+    def _has_begun(self, job: Job) -> bool:
         """Whether an interrupted attempt has weights of both; with little time the head is not trained again."""
-        folder = context.checkpoints
+        folder = job.folder
         return folder is not None and any((folder / "train").glob("last-*"))
 
     def _head_epochs(self) -> int:
@@ -183,7 +183,7 @@ class TextNetwork(UsesTextEncoder):
         tokens: list[EncoderData],
         texts: list[Strings],
         training: TrainingConfig,
-        context: FitContext,
+        job: Job,
         watched: bool,
     ) -> tuple[History, float]:
         """Train only the head, on vectors that are computed once; with little time, of some of the documents.
@@ -192,8 +192,8 @@ class TextNetwork(UsesTextEncoder):
         """
         from labelwise.nn.train.fit import EncoderFitting
 
-        budget = context.budget.part(ENCODING_TIME)
-        folder = self._vector_folder(texts[0], context)
+        budget = job.budget.part(ENCODING_TIME)
+        folder = self._vector_folder(texts[0], job)
         held_out = [
             self._encoded(part, its_texts, folder, budget.part(VALID_TIME))
             for part, its_texts in zip(tokens[1:], texts[1:], strict=True)
@@ -206,13 +206,13 @@ class TextNetwork(UsesTextEncoder):
         fitting = EncoderFitting(self.network_.head, parts[0], parts[1] if len(parts) > 1 else None, training)
         stage = "train" if watched else "head"
         watched = watched and self.config.monitor.enabled
-        return self._loop(fitting, training, context, stage, ("",), watched), pace
+        return self._loop(fitting, training, job, stage, ("",), watched), pace
 
     def _loop(
         self,
         fitting: EncoderFitting,
         training: TrainingConfig,
-        context: FitContext,
+        job: Job,
         stage: str,
         head: tuple[str, ...],
         watched: bool,
@@ -231,20 +231,20 @@ class TextNetwork(UsesTextEncoder):
         identity = fitting.train.identity() + held_out + settings
         title = "training the head" if fitting.encoder is None else "training"
         return train_loop(
-            fitting, training, context=context, head=head, rows=fitting.row_tables, callbacks=callbacks, stage=stage,
+            fitting, training, job=job, head=head, rows=fitting.row_tables, callbacks=callbacks, stage=stage,
             title=title, identity=identity,
         )  # fmt: skip
 
     def _tokens(self, data: Dataset | Documents) -> Tokens:
         return self.network_.encoder.tokenizer.encode(data.texts or Strings.of(()), self.config.encoder)
 
-    def _vector_folder(self, texts: Strings, context: FitContext) -> Path | None:
+    def _vector_folder(self, texts: Strings, job: Job) -> Path | None:
         """Where vectors of the untrained encoder are kept: random weights are of no use to other runs."""
         from labelwise.nn.vector_cache import cache_folder
 
         if not self.config.encoder.starts_random:
             return cache_folder(len(texts))
-        return None if context.checkpoints is None else context.checkpoints / "vectors"
+        return None if job.folder is None else job.folder / "vectors"
 
     def _encoded(self, part: EncoderData, texts: Strings, folder: Path | None, budget: TimeBudget) -> EncoderData:
         """Replace tokens by the encoder's vectors, of as many documents as there is time for."""

@@ -27,7 +27,7 @@ from labelwise.nn.config import (
     without_validation,
 )
 from labelwise.nn.words.vocabulary import Vocabulary, WordTokens
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.progress import progress
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -185,7 +185,7 @@ class WordData:
     identity: str
 
 
-def word_data(config: Any, data: Dataset, valid: Dataset | None, context: FitContext) -> WordData:
+def word_data(config: Any, data: Dataset, valid: Dataset | None, job: Job) -> WordData:
     """Hold out documents if none are given, learn the vocabulary, and read or draw the word vectors.
 
     With little time, only some of the documents are used.
@@ -201,7 +201,7 @@ def word_data(config: Any, data: Dataset, valid: Dataset | None, context: FitCon
     def prepare(part: Dataset) -> None:
         Vocabulary.learned(part.texts or Strings.of(()), config.words)
 
-    train, held_out = affordable(train, held_out, prepare, context, training.seed)
+    train, held_out = affordable(train, held_out, prepare, job, training.seed)
     if held_out is None:
         training = without_validation(training, type(config).model_fields["training"].default)
     training = _with_averaging_interval(training, len(train))

@@ -38,7 +38,7 @@ from labelwise.nn.config import without_validation
 from labelwise.nn.cost import fine_tuning_cost
 from labelwise.nn.fine_tuning_settings import LEVEL_TRAINING, FineTuningConfig
 from labelwise.runtime.finished import find_finished, fingerprint, keep_finished
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.process_group import on_rank_zero
 from labelwise.strings import Strings
 
@@ -104,7 +104,7 @@ class XRTransformer(EncodedTree):
 
     # --- fit ---
 
-    def _training_encoder(self, data: Dataset, valid: Dataset | None, context: FitContext) -> TransformerEncoder:
+    def _training_encoder(self, data: Dataset, valid: Dataset | None, job: Job) -> TransformerEncoder:
         from labelwise.nn.text.transformer import open_encoder
         from labelwise.nn.train.fine_tuning import EncoderTreeTraining, check_fine_tuning_memory
 
@@ -113,13 +113,13 @@ class XRTransformer(EncodedTree):
         encoder = open_encoder(config.encoder, texts, fine.training.seed)
         words = tfidf.fit_transform(texts)
         self._words = texts, tfidf, words
-        tree = self._preliminary = on_rank_zero(lambda: self._preliminary_tree(data, words, context))
+        tree = self._preliminary = on_rank_zero(lambda: self._preliminary_tree(data, words, job))
         sizes = self._level_sizes(tree)
         parts = self._split(data, words, valid, tfidf, encoder)
         recipe = self._recipe(sizes, parts[1] is not None)
         check_fine_tuning_memory(encoder, sizes, len(parts[0].inputs), fine.training, config.memory)
         log.info("fine-tuning: %d levels of %s nodes", len(sizes), ", ".join(f"{size:,}" for size in sizes))
-        within = context.within(context.budget.part(FINE_TUNING_TIME))
+        within = job.within(job.budget.part(FINE_TUNING_TIME))
         training = EncoderTreeTraining(
             fine.beam, recipe.trainings[0], within, "fine-tuning-", self._identity(), encoder, recipe
         )
@@ -178,10 +178,10 @@ class XRTransformer(EncodedTree):
         other = {name: fields[name] for name in ("encoder", "tfidf", "label_features", "vector_scale", "seed")}
         return fingerprint({**other, "fine_tuning": fine})
 
-    def _preliminary_tree(self, data: Dataset, words: Any, context: FitContext) -> LabelTree:
+    def _preliminary_tree(self, data: Dataset, words: Any, job: Job) -> LabelTree:
         """The tree of the labels' words, from disk if an earlier attempt has saved it."""
         config, fine = self.config, self.config.fine_tuning
-        path = None if context.checkpoints is None else context.checkpoints / "preliminary-tree"
+        path = None if job.folder is None else job.folder / "preliminary-tree"
         own = ""
         if path is not None:
             settings = [fine.leaf_size, fine.branching, fine.top_nodes, config.label_features, config.seed]

@@ -17,7 +17,7 @@ import numpy as np
 from labelwise.data.dataset import Dataset
 from labelwise.formatting import duration
 from labelwise.io.atomic import replacing
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.process_group import on_rank_zero
 from labelwise.runtime.time_budget import SAMPLE_FILE, TimeBudget
 
@@ -30,30 +30,30 @@ PROBE = 128
 
 
 def affordable(
-    train: Dataset, valid: Dataset | None, prepare: Callable[[Dataset], Any], context: FitContext, seed: int
+    train: Dataset, valid: Dataset | None, prepare: Callable[[Dataset], Any], job: Job, seed: int
 ) -> tuple[Dataset, Dataset | None]:
     """Training and held-out documents that there is time to prepare: all of them, or random samples.
 
     Their number follows from the pace of a few, which are prepared for that. Without a limit, all are returned.
     """
-    if not context.budget.is_limited:
+    if not job.budget.is_limited:
         return train, valid
-    counts = on_rank_zero(lambda: _counts(train, valid, prepare, context, seed))
+    counts = on_rank_zero(lambda: _counts(train, valid, prepare, job, seed))
     if counts["train"] < len(train):
-        context.budget.end_early()
+        job.budget.end_early()
     return _sample(train, counts["train"], seed), None if valid is None else _sample(valid, counts["valid"], seed)
 
 
 def _counts(
-    train: Dataset, valid: Dataset | None, prepare: Callable[[Dataset], Any], context: FitContext, seed: int
+    train: Dataset, valid: Dataset | None, prepare: Callable[[Dataset], Any], job: Job, seed: int
 ) -> dict[str, int]:
     """Numbers of documents of both parts; those of an earlier attempt, if there was one."""
-    path = None if context.checkpoints is None else context.checkpoints / SAMPLE_FILE
+    path = None if job.folder is None else job.folder / SAMPLE_FILE
     before = {} if path is None else _kept_counts(path)
     counts = {}
     for name, data, fraction in (("valid", valid, PREPARING * VALID), ("train", train, PREPARING)):
         if data is not None:
-            counts[name] = before.get(name) or _count(data, prepare, context.budget.part(fraction), seed)
+            counts[name] = before.get(name) or _count(data, prepare, job.budget.part(fraction), seed)
     if path is not None and counts != before:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:

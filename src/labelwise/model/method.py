@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -34,6 +35,7 @@ from labelwise.model.folder import (
     write_calibration,
     write_model,
 )
+from labelwise.model.identity import fit_identity
 from labelwise.model.inputs import (
     Documents,
     TrainingDocuments,
@@ -53,7 +55,7 @@ from labelwise.model.predictions import (
     k_from_data,
 )
 from labelwise.registry import method_class
-from labelwise.runtime.fit_context import FitContext, limited_time
+from labelwise.runtime.job import Job, limited_time
 from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -134,7 +136,7 @@ class Method(Estimator):
 
     # --- the hook ---
 
-    def _fit(self, train: Any, valid: Dataset | None, job: FitContext) -> Any:
+    def _fit(self, train: Any, valid: Dataset | None, job: Job) -> Any:
         """Train, and return a `Fitted`; sets nothing on `self`.
 
         `train` has documents of one type, `train.kind`, and labels as CSR; `valid` the same, in the same label space.
@@ -154,7 +156,7 @@ class Method(Estimator):
         self.config.check_files()
 
     def fit(
-        self, data: Any = None, labels: Any = None, *, valid: Dataset | None = None, context: FitContext | None = None
+        self, data: Any = None, labels: Any = None, *, valid: Dataset | None = None, job: Job | None = None
     ) -> Self:
         """Train on a `Dataset`, or on documents and their labels.
 
@@ -167,16 +169,18 @@ class Method(Estimator):
             Unless `data` is a Dataset: CSR [documents, labels], or a list of labels per document.
         valid
             Held-out documents for methods that stop early. Never the test set.
-        context
+        job
             Where to keep checkpoints and log metrics; a run sets it.
         """
         begin = time.monotonic()
         self.check_needs()
         dataset = self._training_data(data, labels)
         self.__dict__.pop("label_names_", None)  # a failed fit must not leave the model looking fitted
-        with limited_time(context or FitContext(), self.time_budget, begin) as job:
+        with limited_time(job or Job(), self.time_budget, begin) as own:
             train, held_out, hashes, known = self._prepared(dataset, valid)
-            fitted = self._fit(train, held_out, job)
+            if own.folder is not None:
+                own = replace(own, identity=fit_identity(self, self.config, train, held_out))
+            fitted = self._fit(train, held_out, own)
         if hasattr(fitted, "about"):
             known = fitted.about(known)
         self.__dict__.update(known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -17,11 +18,12 @@ from labelwise.io import folder as store
 from labelwise.model.card import card_of
 from labelwise.model.feature_width import FeatureWidth
 from labelwise.model.folder import read_model
+from labelwise.model.identity import fit_identity
 from labelwise.model.inputs import Documents, TrainingDocuments, as_dataset, training_kind
 from labelwise.model.method import Method
 from labelwise.model.predictions import LabelFilter
 from labelwise.registry import methods_that
-from labelwise.runtime.fit_context import FitContext, limited_time
+from labelwise.runtime.job import Job, limited_time
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ class OldMethod(Method):
         return (lambda config, shape, constants: self._cost(shape, constants)) if self.plans else None
 
     def fit(
-        self, data: Any = None, labels: Any = None, *, valid: Dataset | None = None, context: FitContext | None = None
+        self, data: Any = None, labels: Any = None, *, valid: Dataset | None = None, job: Job | None = None
     ) -> Self:
         begin = time.monotonic()
         dataset = as_dataset(data, labels, self.inputs)
@@ -114,14 +116,14 @@ class OldMethod(Method):
         width = FeatureWidth.of(dataset.features) if both else None
         held_out = valid.align(dataset.label_names) if valid is not None else None
         if held_out is not None and held_out.features is not None and width is not None:
-            from dataclasses import replace
-
             held_out = replace(held_out, features=width.fitted(held_out.features, held_out.open_columns))
         self.__dict__.pop("label_names_", None)  # a failed fit must not leave the model looking fitted
-        with limited_time(context or FitContext(), self.time_budget, begin) as timed:
+        with limited_time(job or Job(), self.time_budget, begin) as timed:
             hashes = document_hashes(dataset, kind)
             before = self.config.documents_before()  # before hours of training: it may read files
             behind = np.concatenate([hashes, *before]) if self.learns else hashes[:0]
+            if timed.folder is not None:
+                timed = replace(timed, identity=fit_identity(self, self.config, dataset, held_out))
             self._fit(dataset, kind, held_out, timed)
         self.calibration_, self._loaded_from = None, None
         self.fitted_config_ = self.config
@@ -172,7 +174,7 @@ class OldMethod(Method):
 
     # --- hooks ---
 
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, context: FitContext) -> None:  # type: ignore[bad-override]
+    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> None:  # type: ignore[bad-override]
         raise NotImplementedError
 
     def _predict(self, data: Documents, k: int) -> TopK:
@@ -233,6 +235,6 @@ class OldMethod(Method):
         raise ConfigError(f"{self.name} is not made of repetitions; mach is")
 
     def fit_parts(
-        self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, context: FitContext | None = None
+        self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, job: Job | None = None
     ) -> Path:
         return self.check_parts(numbers)

@@ -49,7 +49,7 @@ from labelwise.runs.remarks import run_remarks, with_calibration
 from labelwise.runs.run_time import REPORT_SECONDS, RunTime
 from labelwise.runs.stopwatch import Stopwatch, stopwatch
 from labelwise.runtime.device_setting import AUTO, CPU, using_device
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.process_group import leave_ranks, n_ranks, noticing_lost_ranks, on_rank_zero, rank, rejoin_ranks
 from labelwise.runtime.threads import using_threads
 from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget
@@ -198,7 +198,7 @@ def _train_all(config: RunConfig, run: RunFolder, force: bool) -> None:
             if what == files.REFIT:
                 train = documents_to_refit(parts, held_out, model.validates, scratch)
                 valid = parts.valid if model.validates else None
-            model.fit(train, valid=valid, context=FitContext(budget=TimeBudget(seconds, time.monotonic() + left)))
+            model.fit(train, valid=valid, job=Job(budget=TimeBudget(seconds, time.monotonic() + left)))
 
 
 def _free_memory() -> None:
@@ -424,10 +424,10 @@ def _fit(config: RunConfig, run: RunFolder, data: RunData, scratch: Path | None,
         log.info("the model of this run is already trained")
         return load(folder)
     model = config.make_method()
-    context = FitContext(run / files.CHECKPOINTS, lambda **numbers: run.record("fit", **numbers), budget, scratch)
+    job = Job(run / files.CHECKPOINTS, lambda **numbers: run.record("fit", **numbers), budget, scratch)
     with _timed(run, "fit"):
         announce("fit", budget)
-        model.fit(data.train, valid=data.valid, context=context)
+        model.fit(data.train, valid=data.valid, job=job)
     return _saved(config, run, model)
 
 
@@ -471,10 +471,10 @@ def _refit(
     shutil.rmtree(run / files.CHECKPOINTS, ignore_errors=True)
     model = config.make_method()
     checkpoints = run / files.REFIT_CHECKPOINTS
-    context = FitContext(checkpoints, lambda **numbers: run.record(files.REFIT, **numbers), budget, scratch)
+    job = Job(checkpoints, lambda **numbers: run.record(files.REFIT, **numbers), budget, scratch)
     with _timed(run, files.REFIT):
         announce(files.REFIT, budget)
-        model.fit(everything, valid=data.valid if judged.validates else None, context=context)
+        model.fit(everything, valid=data.valid if judged.validates else None, job=job)
     carry_over(judged, model)
     model.save(run / files.MODEL, force=True)
     record_refit(run, model, len(data.train))
@@ -652,7 +652,7 @@ def train_repetitions(config: RunConfig, numbers: Sequence[int], begin: float | 
                 with scratch_at(work / SCRATCH, config.data.mapped) as scratch:
                     data, _ = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
                     budget = NO_LIMIT.limited(config.run.time_budget, work / f"run-{TIME}", begin)
-                    folder = model.fit_parts(data.train, numbers, data.valid, FitContext(work, budget=budget))
+                    folder = model.fit_parts(data.train, numbers, data.valid, Job(work, budget=budget))
             except BaseException:
                 _remove_empty(work)
                 raise

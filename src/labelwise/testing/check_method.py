@@ -11,8 +11,8 @@ from labelwise.errors import ConfigError, did_you_mean
 from labelwise.formatting import printable
 from labelwise.model.method import Method
 from labelwise.registry import registered
-from labelwise.testing.checks import CHECKS
 from labelwise.testing.subject import Subject
+from labelwise.testing.unfinished_work import CHECKS
 
 
 class ConformanceError(AssertionError):

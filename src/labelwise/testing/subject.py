@@ -21,12 +21,21 @@ class Subject:
         Types of documents to check; None: all.
     n_documents
         Documents of the planted data that most checks use: fewer are faster, but the model learns less.
+    vectors
+        Whether it reads vectors next to texts, for the checks that change them.
     """
 
-    def __init__(self, make: Callable[[], Method], inputs: Sequence[str] | None = None, n_documents: int = 600) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Method],
+        inputs: Sequence[str] | None = None,
+        n_documents: int = 600,
+        vectors: bool = False,
+    ) -> None:
         self.make = make
         self.inputs = inputs
         self.n_documents = n_documents
+        self.vectors = vectors
         self._fitted: dict[str, tuple[Method, Any]] = {}
 
     def __call__(self) -> Method:

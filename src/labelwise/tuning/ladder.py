@@ -41,7 +41,7 @@ from labelwise.registry import method_class
 from labelwise.runs.folder import folder_bytes
 from labelwise.runs.stopwatch import stopwatch
 from labelwise.runtime.finished import find_finished, fingerprint, finished_folder
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.time_budget import SAMPLE_FILE, TimeBudget
 from labelwise.topk import NO_LABEL, TopK
 
@@ -292,7 +292,7 @@ def run_trial(
         method, own_budget = make_method(model), budget.for_new_work()
         folder.mkdir(parents=True, exist_ok=True)
         with stopwatch() as fitting:
-            method.fit(train, context=FitContext(folder / CHECKPOINTS, budget=own_budget))
+            method.fit(train, job=Job(folder / CHECKPOINTS, budget=own_budget))
         with replacing(folder / FIT) as file:
             spent, cut = before + fitting.seconds, own_budget.ended_early
             json.dump({"seconds": spent, "left": budget.remaining() if cut else 0.0, "cut": cut}, file)

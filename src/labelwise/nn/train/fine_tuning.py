@@ -39,7 +39,7 @@ from labelwise.nn.train.levels import VALID_TIME, TreeDocuments, TreeTraining
 from labelwise.nn.vector_cache import cache_folder
 from labelwise.runtime.device import computing_device
 from labelwise.runtime.finished import find_finished, fingerprint, keep_finished
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.memory import free_memory
 from labelwise.runtime.process_group import on_rank_zero
 from labelwise.runtime.progress import stage
@@ -239,7 +239,7 @@ class EncoderTreeTraining(TreeTraining):
     @property
     def _vector_folder(self) -> Path | None:
         """Where vectors of an encoder in training are kept, for an attempt that is interrupted while encoding."""
-        return None if self.context.checkpoints is None else self.context.checkpoints / "vectors"
+        return None if self.job.folder is None else self.job.folder / "vectors"
 
     def _ranked(
         self, tree: LabelTree, depth: int, above: Any, encoded: dict[str, TreeDocuments], budget: TimeBudget
@@ -272,7 +272,7 @@ class EncoderTreeTraining(TreeTraining):
         documents: TreeDocuments,
         data: LevelData,
         above: Level | None,
-        context: FitContext,
+        job: Job,
     ) -> Level:
         recipe, seed = self.recipe, self.training.seed + depth
         level = EncoderLevel.new(
@@ -287,7 +287,7 @@ class EncoderTreeTraining(TreeTraining):
         elif how in ("linear", "weighted"):
             weighted = how == "weighted"
             level.initialise_head(
-                *on_rank_zero(lambda: self._linear_head(depth, documents, data, level, weighted, context))
+                *on_rank_zero(lambda: self._linear_head(depth, documents, data, level, weighted, job))
             )
         self._vectors.clear()
         return level
@@ -299,14 +299,14 @@ class EncoderTreeTraining(TreeTraining):
         data: LevelData,
         level: EncoderLevel,
         weighted: bool,
-        context: FitContext,
+        job: Job,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Linear classifiers on the current vectors, from disk if an earlier attempt has saved them."""
-        folder, budget = context.checkpoints, context.budget.part(HEAD_TIME)
+        folder, budget = job.folder, job.budget.part(HEAD_TIME)
         own = ""
         if folder is not None:
             solver = self.recipe.bootstrap_solver.model_dump(mode="json")
-            seconds = self.context.budget.seconds if budget.is_limited else None
+            seconds = self.job.budget.seconds if budget.is_limited else None
             weights = level.encoder.state_dict().values()
             own = fingerprint(self.identity, weighted, solver, seconds, data.identity(), *weights)
             held = find_finished(folder / f"{self.name}level{depth}-head", HEAD_KIND, own)

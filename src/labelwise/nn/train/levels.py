@@ -24,7 +24,7 @@ from labelwise.nn.train.callbacks import History
 from labelwise.nn.train.fit import LevelData, LevelFitting
 from labelwise.nn.train.loop import train
 from labelwise.runtime.finished import find_finished, fingerprint, fingerprint_by_budget, keep_finished
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.process_group import on_rank_zero
 from labelwise.runtime.progress import progress, stage, stage_name
 from labelwise.runtime.time_budget import TimeBudget, timed_blocks
@@ -82,7 +82,7 @@ class TreeTraining:
         Nodes kept per document and level.
     training
         Settings of the loop, for each level.
-    context, name, identity
+    job, name, identity
         Where to keep checkpoints, under which name prefix, and a fingerprint of all else that affects the result.
 
     Levels have equal parts of the time budget. Ranking the documents for a level takes at most a part of its time: with
@@ -91,7 +91,7 @@ class TreeTraining:
 
     beam: int
     training: TrainingConfig
-    context: FitContext
+    job: Job
     name: str
     identity: str
 
@@ -108,18 +108,18 @@ class TreeTraining:
         histories = []
         for depth in range(count):
             with stage(f"level {depth + 1} of {count}" if count > 1 else ""):
-                context = self.context.within(self.context.budget.part(1 / (count - depth)))
+                job = self.job.within(self.job.budget.part(1 / (count - depth)))
                 if depth > 0:
-                    documents = self._rank_all(tree, depth, levels[-1], documents, context.budget.part(RANKING_TIME))
+                    documents = self._rank_all(tree, depth, levels[-1], documents, job.budget.part(RANKING_TIME))
                     levels[-1].free_memory()
-                fitting = self._fitting(tree, depth, documents, levels[-1] if levels else None, context)
-                histories.append(self._train(depth, fitting, context))
+                fitting = self._fitting(tree, depth, documents, levels[-1] if levels else None, job)
+                histories.append(self._train(depth, fitting, job))
                 levels.append(fitting.level)
         levels[-1].free_memory()
         return levels, histories
 
     def _fitting(
-        self, tree: LabelTree, depth: int, documents: list[TreeDocuments], above: Level | None, context: FitContext
+        self, tree: LabelTree, depth: int, documents: list[TreeDocuments], above: Level | None, job: Job
     ) -> LevelFitting:
         """A new level and the documents to train it on."""
         parts = [LevelData(part.inputs, part.targets[depth], part.parents) for part in documents]
@@ -129,7 +129,7 @@ class TreeTraining:
             nodes = training_nodes(true, ranked.nodes, self._nodes_per_document(true))
             parents = Parents(nodes, np.empty((len(nodes), 0), np.float32), ranked.offsets)
             parts[0] = replace(parts[0], parents=parents)
-        level = self._new_level(tree, depth, documents[0], parts[0], above, context)
+        level = self._new_level(tree, depth, documents[0], parts[0], above, job)
         return LevelFitting(level, parts[0], parts[1] if len(parts) > 1 else None, self._settings(depth))
 
     # --- what subclasses do differently ---
@@ -154,16 +154,16 @@ class TreeTraining:
         documents: TreeDocuments,
         data: LevelData,
         above: Level | None,
-        context: FitContext,
+        job: Job,
     ) -> Level:
         """A level with its initial weights; `data` is what it will be trained on."""
         raise NotImplementedError
 
-    def _train(self, depth: int, fitting: LevelFitting, context: FitContext) -> History:
+    def _train(self, depth: int, fitting: LevelFitting, job: Job) -> History:
         return train(
             fitting,
             fitting.config,
-            context=context,
+            job=job,
             head=("head.",),
             rows=fitting.level.row_tables(has_candidates=depth > 0),
             stage=f"{self.name}level{depth}",
@@ -218,13 +218,13 @@ class TreeTraining:
         *settings: Any,
     ) -> tuple[np.ndarray, TopK]:
         """What `rank` returns, from disk if an earlier attempt has saved it; it depends on the level and `settings`."""
-        folder = self.context.checkpoints
+        folder = self.job.folder
         if folder is None:
             return rank()
         path = folder / f"{self.name}level{depth}-{part.name}-ranking"
         nodes = [] if part.parents is None else [part.parents.nodes]
         own = fingerprint(*settings, *part.inputs.identity(), *nodes, *level.state_dict().values())
-        by_budget = fingerprint_by_budget(own, self.context.budget.seconds) if budget.is_limited else own
+        by_budget = fingerprint_by_budget(own, self.job.budget.seconds) if budget.is_limited else own
         held = find_finished(path, RANKING_KIND, own, by_budget)
         arrays = {} if held is None else held.tensors(RANKING_FILE)
         if {"ids", "scores"} <= arrays.keys():
@@ -255,7 +255,7 @@ class WordTreeTraining(TreeTraining):
         documents: TreeDocuments,
         data: LevelData,
         above: Level | None,
-        context: FitContext,
+        job: Job,
     ) -> Level:
         seed = self.training.seed + depth
         level = self.levels.new(tree.sizes[depth], seed)
@@ -291,7 +291,7 @@ def train_trees(
     beam: int,
     training: TrainingConfig,
     data: tuple[TreeData, TreeData | None],
-    context: FitContext,
+    job: Job,
     identity: str,
 ) -> tuple[list[AttentionTree], list[list[History]]]:
     """Train the networks of several trees, each with its own seed; `data` is to train on and to validate with.
@@ -303,7 +303,7 @@ def train_trees(
     for number, (tree, seed) in enumerate(zip(trees, seeds, strict=True)):
         own = training.model_copy(update={"seed": seed})
         name = f"tree{number}-" if len(trees) > 1 else ""
-        within = context.within(context.budget.part(1 / (len(trees) - number)))
+        within = job.within(job.budget.part(1 / (len(trees) - number)))
         with stage(f"tree {number + 1} of {len(trees)}" if len(trees) > 1 else ""):
             one, of_levels = WordTreeTraining(beam, own, within, name, identity, levels).run(tree, *data)
         trained.append(one)

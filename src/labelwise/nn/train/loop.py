@@ -55,7 +55,7 @@ from labelwise.runtime.time_budget import NO_LIMIT, OutOfTimeError, TimeBudget, 
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
-    from labelwise.runtime.fit_context import FitContext
+    from labelwise.runtime.job import Job
 
 
 # --- fitting ---
@@ -271,7 +271,7 @@ def train(
     fitting: Fitting,
     config: TrainingConfig,
     *,
-    context: FitContext,
+    job: Job,
     head: Sequence[str] = (),
     rows: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
@@ -287,7 +287,7 @@ def train(
         Module, batches, loss and validation.
     config
         Settings of training.
-    context
+    job
         Where checkpoints are kept, where metrics are logged, and the time budget; that of `config` counts as well.
     head
         Name prefixes of the parameters with the head's learning rate.
@@ -307,9 +307,9 @@ def train(
         check_tensorboard()
     check_head(getattr(fitting, "head", None), config)
     ranks = Ranks(config.precision)
-    interruption = Interruption(active=ranks.on_rank_zero(lambda: context.checkpoints is not None))
+    interruption = Interruption(active=ranks.on_rank_zero(lambda: job.folder is not None))
     with torch_threads(), keep_freed_memory(), seed_random_state(config.seed + ranks.rank), interruption:
-        loop = _Loop(fitting, config, context, ranks, (tuple(head), tuple(rows)), callbacks, stage, identity)
+        loop = _Loop(fitting, config, job, ranks, (tuple(head), tuple(rows)), callbacks, stage, identity)
         loop.title, loop.interruption = title or stage, interruption
         try:
             return loop.run()
@@ -327,7 +327,7 @@ class _Loop:
         self,
         fitting: Fitting,
         config: TrainingConfig,
-        context: FitContext,
+        job: Job,
         ranks: Ranks,
         names: tuple[tuple[str, ...], tuple[str, ...]],
         callbacks: Sequence[Callback],
@@ -343,9 +343,9 @@ class _Loop:
         self.learning = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         self.optimisers = make_optimisers(self.module, config.optimiser, *names)
         self.averaging = Averaging(config.averaging, self.learning)
-        outer = context.budget
+        outer = job.budget
         self.manager = CheckpointManager(
-            None if context.checkpoints is None or not ranks.is_rank_zero else context.checkpoints / stage,
+            None if job.folder is None or not ranks.is_rank_zero else job.folder / stage,
             [LAYOUT, stage, identity, names, ANY_RANKS, config.part_of_the_result()],
             outer.seconds if config.time_budget is None and outer.is_limited else config.time_budget,
             config.checkpoint_every,
@@ -363,7 +363,7 @@ class _Loop:
         # the sum stays on the device of the loss: reading a number from a GPU waits for it
         self.loss_sum = torch.full((), self.state.loss_sum, device=ranks.device)
         tensorboard = config.tensorboard if ranks.is_rank_zero and self.stop is None else None
-        self.logger = MetricLogger(context.log if ranks.is_rank_zero else None, stage, tensorboard, self.state.step)
+        self.logger = MetricLogger(job.log if ranks.is_rank_zero else None, stage, tensorboard, self.state.step)
         self.loss = ranks.loss_function(self.module, fitting.loss, names[1], self.shards.tables)
         self.steps_of_epoch = 1
         self.begin = time.monotonic() - self.state.seconds

@@ -45,7 +45,7 @@ from labelwise.nn.inputs import training_batches
 from labelwise.nn.train.checkpoint import TIME_BUDGET
 from labelwise.nn.train.loop import metrics_to_validate, train, validation_metrics
 from labelwise.runtime.finished import find_finished, fingerprint, fingerprint_by_budget, fingerprint_in, keep_finished
-from labelwise.runtime.fit_context import FitContext
+from labelwise.runtime.job import Job
 from labelwise.runtime.process_group import on_rank_zero, rank
 from labelwise.runtime.progress import progress, stage
 from labelwise.runtime.time_budget import check_pace
@@ -170,20 +170,20 @@ def trained_elsewhere(
     training: RepetitionTraining, groups: Sequence[Sequence[int]], folder: Path | None
 ) -> dict[int, Repetition]:
     """Train groups of repetitions by the tasks of the executor; files that cannot be read are trained again."""
-    if training.context.budget.is_limited:
+    if training.job.budget.is_limited:
         refuse_time_budget("repetitions")
     running, done = executor(), {}
     kept = (task_folder() / "repetitions" if folder is None else folder).absolute()
     kept.mkdir(parents=True, exist_ok=True)
-    checkpoints = None if training.context.checkpoints is None else training.context.checkpoints.absolute()
-    shared = running.share((training.identity, replace(training, context=FitContext())))
+    checkpoints = None if training.job.folder is None else training.job.folder.absolute()
+    shared = running.share((training.identity, replace(training, job=Job())))
     left = [RepetitionTask(tuple(group), kept, checkpoints) for group in groups]
     try:
         with progress("repetitions", sum(map(len, groups))) as step:
             for _ in range(RETRIES + 1):
                 for task, trained in zip(left, running.map(train_group, left, shared), strict=True):
                     for record in trained.records:
-                        training.context.log(**record)
+                        training.job.log(**record)
                     found = [*training.finished(task.numbers, kept), *trained.diverged]
                     done |= {one.number: one for one in found}
                     step(len(found))
@@ -201,8 +201,8 @@ def train_group(shared: tuple[str, RepetitionTraining], task: RepetitionTask) ->
 
     identity, training = shared
     records: list[dict[str, Any]] = []
-    context = FitContext(task.checkpoints, lambda **numbers: records.append(numbers))
-    own = replace(training, context=context)
+    job = Job(task.checkpoints, lambda **numbers: records.append(numbers))
+    own = replace(training, job=job)
     vars(own)["identity"] = identity  # computed by the driver: it hashes all data
     with torch_threads():
         trained = own.run(task.numbers, task.folder, len(task.numbers))
@@ -305,7 +305,7 @@ class RepetitionTraining:
         Hash tables of the features, or None where each feature has its own row.
     settings
         All other settings that affect the result, for the fingerprint.
-    context
+    job
         Where checkpoints are kept and metrics are logged.
     repartition
         Settings of repartitioning; None: labels keep their buckets.
@@ -318,7 +318,7 @@ class RepetitionTraining:
     tables: BucketTables
     feature_tables: BucketTables | None
     settings: str
-    context: FitContext
+    job: Job
     repartition: RepartitionConfig | None = None
 
     def run(self, numbers: Sequence[int], folder: Path | None, at_once: int) -> list[Repetition]:
@@ -337,18 +337,18 @@ class RepetitionTraining:
             return [done[number] for number in numbers]
         late = 0.0  # seconds that the last group took after the end of its training, which the next one reserves
         for index, group in enumerate(groups):
-            if done and on_rank_zero(self.context.budget.expired):
+            if done and on_rank_zero(self.job.budget.expired):
                 log.warning(
                     "time budget: %d of %d repetitions are trained, the others are left out", len(done), len(numbers)
                 )
-                self.context.budget.end_early()
+                self.job.budget.end_early()
                 break
             first, last = numbers.index(group[0]) + 1, numbers.index(group[-1]) + 1
             which = f"repetition {first}" if first == last else f"repetitions {first} to {last}"
             with stage(f"{which} of {len(numbers)}"):
-                part = self.context.budget.part(1 / (len(groups) - index))
+                part = self.job.budget.part(1 / (len(groups) - index))
                 budget = part.reserving(min(late, part.remaining() / 2) if part.is_limited else 0.0)
-                trained, ended_by_budget = self._train(group, self.context.within(budget))
+                trained, ended_by_budget = self._train(group, self.job.within(budget))
             for one in trained:
                 done[one.number] = one
                 if not one.is_finite:
@@ -357,8 +357,8 @@ class RepetitionTraining:
                     )
                 elif store is not None and rank() == 0:
                     store.keep(one, ended_by_budget)
-            if store is not None and self.context.checkpoints is not None and rank() == 0:  # no longer needed
-                shutil.rmtree(self.context.checkpoints / _stage(group), ignore_errors=True)
+            if store is not None and self.job.folder is not None and rank() == 0:  # no longer needed
+                shutil.rmtree(self.job.folder / _stage(group), ignore_errors=True)
             late = budget.exceeded()
         return [done[number] for number in numbers if number in done]
 
@@ -382,12 +382,12 @@ class RepetitionTraining:
     @property
     def _time_budget(self) -> float | None:
         """The time budget that the user has set, of this training or of the run."""
-        own, budget = self.training.time_budget, self.context.budget
+        own, budget = self.training.time_budget, self.job.budget
         return budget.seconds if own is None and budget.is_limited else own
 
     # --- training ---
 
-    def _train(self, numbers: Sequence[int], context: FitContext) -> tuple[list[Repetition], bool]:
+    def _train(self, numbers: Sequence[int], job: Job) -> tuple[list[Repetition], bool]:
         """Train some repetitions stacked; with repartitioning in rounds, between which labels change buckets.
 
         Returns them, and whether the time budget has ended their training.
@@ -404,7 +404,7 @@ class RepetitionTraining:
             history = train(
                 RepetitionFitting(self.data, training, self.loss, network, list(numbers), tables, hashed),
                 training,
-                context=context.within(context.budget.part(part)),
+                job=job.within(job.budget.part(part)),
                 head=(f"biases.{last}", f"weights.{last - 1}" if last else "table"),
                 rows=("table",),
                 stage=_stage(numbers) if len(rounds) == 1 else f"{_stage(numbers)}/round-{index}",

@@ -1,0 +1,123 @@
+"""The identity of a fit: another one for everything that decides the result, and for nothing else."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import labelwise as lw
+from labelwise.data.csr import Blocks
+from labelwise.model import identity
+from labelwise.model.identity import fit_identity
+from labelwise.strings import Strings
+from labelwise.testing.planted import planted
+
+
+@pytest.fixture
+def data():
+    texts = planted("texts", n_documents=30, n_labels=8)
+    vectors = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+    return replace(texts, features=vectors, label_texts=Strings.of(f"text {number}" for number in range(8)))
+
+
+def changed_values(data):
+    labels = data.labels.copy()
+    labels.data[-1] = 2.0
+    return replace(data, labels=labels)
+
+
+CHANGES = {
+    "document": lambda data: replace(data, texts=Strings.of([*data.texts[:-1], "another"])),
+    "order": lambda data: data.take(np.arange(len(data))[::-1]),
+    "label": lambda data: replace(data, labels=data.labels[::-1]),
+    "label's value": changed_values,
+    "label's name": lambda data: replace(data, label_names=Strings.of(["other", *data.label_names[1:]])),
+    "label's text": lambda data: replace(data, label_texts=Strings.of(["other", *data.label_texts[1:]])),
+    "no label texts": lambda data: replace(data, label_texts=None),
+    "vectors": lambda data: replace(data, features=data.features + 1),
+    "no vectors": lambda data: replace(data, features=None),
+    "width": lambda data: replace(data, features=np.pad(data.features, ((0, 0), (0, 1)))),
+    "blocks": lambda data: replace(data, features=Blocks(None, data.features)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_all_of_the_training_data_counts(change, data):
+    method = lw.LinearTree()
+    own = fit_identity(method, method.config, data)
+    assert fit_identity(method, method.config, replace(data, name="copy", ids=None)) == own
+    assert fit_identity(method, method.config, CHANGES[change](data)) != own
+
+
+def test_columns_that_no_document_has_count():
+    data = planted("features", n_documents=30, n_labels=8)
+    wider = data.features.copy()
+    wider.resize(wider.shape[0], wider.shape[1] + 1)
+    method = lw.LinearTree()
+    assert fit_identity(method, method.config, replace(data, features=wider)) != fit_identity(
+        method, method.config, data
+    )
+
+
+def test_held_out_documents_count_where_they_are_read(data):
+    for method, read in ((lw.LinearTree(), False), (lw.TextEncoder(), True)):
+        own, other = (fit_identity(method, method.config, data, data.take(rows)) for rows in ([0, 1], [0, 2]))
+        assert (own != other) == read
+
+
+def test_fields_count_that_decide_a_trained_part(data):
+    def of(method):
+        return fit_identity(method, method.config, data)
+
+    own = of(lw.Mach())
+    assert of(lw.Mach(repetitions=3)) == of(lw.Mach(at_once=4)) == own
+    assert of(lw.Mach(training={"time_budget": 60.0})) == own
+    assert len({own, of(lw.Mach(buckets=77)), of(lw.Mach(training={"seed": 1})), of(lw.LinearTree())}) == 4
+
+
+def test_files_and_folders_count_by_what_they_hold(data, tmp_path):
+    tables = tmp_path / "tables"
+    (tables / "inner").mkdir(parents=True)
+    (tables / "inner" / "table.npy").write_bytes(b"one")
+    method = lw.Mach(lookups=str(tables))
+
+    def own(**more):
+        return fit_identity(method, method.config, data, **more)
+
+    first, elsewhere = own(), own(elsewhere={"lookups": True})
+    (tables / "inner" / "table.npy").write_bytes(b"two, longer")
+    assert own() != first
+    assert own(elsewhere={"lookups": True}) == elsewhere
+    (tables / "inner" / "table.npy").write_bytes(b"one")
+    os.utime(tables / "inner" / "table.npy", ns=(1, 1))
+    assert own() == first, "times of files do not count"
+
+
+def test_a_model_counts_by_its_manifest(tmp_path):
+    found = []
+    for seed in (0, 1):
+        lw.LinearTree(seed=seed, trees=1).fit(planted("features", n_documents=60)).save(tmp_path / "member", force=True)
+        found.append(dict(identity.named_contents({"members": [str(tmp_path / "member")]}))[str(tmp_path / "member")])
+    assert found[0] != found[1]
+    assert "manifest.json" not in found[0]
+
+
+def test_a_file_is_read_once_per_process(tmp_path, monkeypatch):
+    path = tmp_path / "weights"
+    path.write_bytes(b"weights")
+    first = dict(identity.named_contents([str(path)]))
+    monkeypatch.setattr(identity.hashlib, "file_digest", None)
+    assert dict(identity.named_contents([str(path)])) == first
+
+
+def test_a_name_on_the_hub_counts_by_its_files(tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda name, file: str(tmp_path / file))
+    first = dict(identity.named_contents({"model": "group/encoder"}))
+    (tmp_path / "weights").write_text("other")
+    assert dict(identity.named_contents({"model": "group/encoder"})) != first
+    assert set(first["group/encoder"]) == {"config.json"}
+    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda name, file: None)
+    assert dict(identity.named_contents(["group/encoder", "balanced", "\0", "x" * 5000])) == {}
