@@ -108,10 +108,8 @@ def side(folder: Path, head: dict, epochs: float, seed: int, batch: int) -> dict
         monitor={"enabled": False},
     )  # fmt: skip
     model.check_needs()
-    import accelerate  # noqa: F401  imports count neither as time nor as memory of training
-
     import labelwise.nn.train.loop
-    import labelwise.nn.train.monitor
+    import labelwise.nn.train.monitor  # imports count neither as time nor as memory of training
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     wall, cpu = time.perf_counter(), time.process_time()

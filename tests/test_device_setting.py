@@ -48,7 +48,7 @@ def test_one_gpu_of_several(gpus, monkeypatch):
         assert device() == "cpu"
     with using_device("cuda:1"):
         assert device() == "cuda:1"
-        assert str(gpus[-1]) == "cuda:1"  # Accelerate computes there
+        assert str(gpus[-1]) == "cuda:1"  # the current one
         monkeypatch.setenv("LOCAL_RANK", "0")
         with pytest.raises(ConfigError, match="each rank has its own GPU"):
             device()

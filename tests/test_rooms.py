@@ -14,7 +14,7 @@ import labelwise
 SOURCE = Path(labelwise.__file__).parent
 # From the ground up, as in docs/design.md. Single files beside these folders are below all of them.
 ROOMS = [
-    "io", "runtime", "executors", "kernels", "data", "metrics", "features", "labelspace", "linear", "nn", "model",
+    "io", "runtime", "kernels", "data", "metrics", "features", "labelspace", "linear", "nn", "model",
     "ensembles", "methods", "testing", "report", "runs", "commands", "tuning", "interop", "serve", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -252,7 +252,7 @@ def test_a_small_budget_still_gives_a_model(place):
 
 
 def test_features_and_images_get_what_can_read_them(tmp_path, monkeypatch):
-    for package in ("torch", "transformers", "accelerate"):
+    for package in ("torch", "transformers"):
         monkeypatch.setitem(sys.modules, package, None)
     lw.write(planted_features(n_documents=300, n_labels=10), tmp_path / "rows")
     lw.write(planted_arrays(n_documents=120, n_labels=10), tmp_path / "images")
@@ -269,7 +269,7 @@ def test_features_and_images_get_what_can_read_them(tmp_path, monkeypatch):
 
 
 def test_without_torch_texts_get_linear_methods(place, monkeypatch):
-    for package in ("torch", "transformers", "accelerate"):
+    for package in ("torch", "transformers"):
         monkeypatch.setitem(sys.modules, package, None)
     with steady():
         labelwise("auto", "catalogue.csv", *COLUMNS, *BUDGET, "-o", "plain", *QUICK, cwd=place)

@@ -3,7 +3,7 @@
 import pytest
 
 from cli.commands import labelwise
-from labelwise.runtime.process_group import launch_id
+from labelwise.runtime.ranks import launch_id
 from labelwise.runtime.threads import threads
 from sweep.planted import fork_trials, plant, write_study
 

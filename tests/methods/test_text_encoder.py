@@ -151,7 +151,7 @@ def test_encoder_and_head_are_where_the_loop_trains_them(monkeypatch):
     for name, value, expected in (
         ("LOCAL_RANK", "1", "cuda:1"),
         ("LOCAL_RANK", "", "cuda"),
-        ("ACCELERATE_USE_CPU", "true", "cpu"),
+        ("LABELWISE_DEVICE", "cpu", "cpu"),
     ):
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
         made({"epochs": 1}).fit(data)

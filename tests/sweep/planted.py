@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import yaml
 
 from forking import Forked
-from labelwise.executors import commands
+from labelwise.runtime import tasks
 from labelwise.tuning.trial import main
 
 
@@ -52,7 +52,7 @@ def fork_trials(monkeypatch) -> None:
     """Let sweeps of this process fork their trials, which then need no seconds to import everything again."""
     names = ("PIPE", "STDOUT", "TimeoutExpired")
     stand_in = SimpleNamespace(Popen=_forked_trial, **{name: getattr(subprocess, name) for name in names})
-    monkeypatch.setattr(commands, "subprocess", stand_in)
+    monkeypatch.setattr(tasks, "subprocess", stand_in)
 
 
 def _forked_trial(command, stdin, stdout, stderr, env, start_new_session, pass_fds):

@@ -5,8 +5,6 @@ import socket
 import tempfile
 from collections.abc import Callable, Mapping
 
-from accelerate.state import AcceleratorState
-
 from forking import Forked
 from labelwise.cli.main import main
 from labelwise.runtime.threads import set_threads
@@ -22,12 +20,11 @@ def run_ranks(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     common = {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "LABELWISE_DEVICE": "cpu",
         "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), **(more or {}),
     }  # fmt: skip
 
     def rank(number: int) -> None:
-        AcceleratorState._reset_state(reset_partial_state=True)  # of the test's process, which has no ranks
         set_threads(1)
         function(number)
 

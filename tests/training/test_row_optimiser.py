@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_fitting import _one_thread  # noqa: F401
 
-from labelwise.nn.row_gradients import add_row_gradient
 from labelwise.nn.train.optim import CLASSES, RowOptimiser
+from labelwise.runtime.ranks import add_row_gradient
 
 ROWS, WIDTH = 9, 3
 SETTINGS = {

@@ -95,7 +95,7 @@ def torchrun(*words: object, ranks: int = 2, restarts: int = 0) -> subprocess.Co
     """`torchrun --standalone WORDS` with some ranks on this machine."""
     options = ["--standalone", "--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
     command = [sys.executable, "-m", "torch.distributed.run", *options, *map(str, words)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "LABELWISE_DEVICE": "cpu"}
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
 
 
@@ -113,7 +113,7 @@ def torchrun_on_two_nodes(
         "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "two-nodes", "--local-addr", "127.0.0.1",
     ]  # fmt: skip
     command = [sys.executable, "-m", "torch.distributed.run", *options, *map(str, words)]
-    env, nodes = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}, []
+    env, nodes = {**os.environ, "OMP_NUM_THREADS": "1", "LABELWISE_DEVICE": "cpu"}, []
     for number, variables in enumerate(more):
         with (folder / f"node{number}.txt").open("wb") as output:
             nodes.append(subprocess.Popen(command, env={**env, **variables}, stdout=output, stderr=output))
@@ -128,7 +128,7 @@ def torchrun_on_two_nodes(
 
 def one_process(*words: object) -> subprocess.CompletedProcess:
     """`labelwise WORDS` without torchrun."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "LABELWISE_DEVICE": "cpu"}
     command = [sys.executable, "-m", "labelwise", *map(str, words)]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
 

@@ -73,7 +73,7 @@ from labelwise.cli.quiet import accept_quiet, be_quiet
 from labelwise.cli.terminal import LogFormatter, echo, note_begin
 from labelwise.cli.termination import ending_on_sigterm
 from labelwise.errors import ConfigError, LabelwiseError
-from labelwise.runtime.process_group import n_ranks
+from labelwise.runtime.ranks import n_ranks
 
 app = typer.Typer(
     name="labelwise",

@@ -86,10 +86,10 @@ def predict_command(
     from labelwise.commands.predict import chosen_threshold, predict_file, read_options
     from labelwise.config import ConfigSource
     from labelwise.errors import ConfigError
-    from labelwise.executors.launcher import Launcher
     from labelwise.io.run_schema import model_folder
     from labelwise.model.method import load
     from labelwise.runs.data import Request, is_text_argument
+    from labelwise.runtime.tasks import Launcher
 
     where = Launcher(launcher, address, workers, task_cpus, task_gpus)
     typed = is_text_argument(documents, format, model)
@@ -101,8 +101,8 @@ def predict_command(
     limit = chosen_threshold(threshold, fitted, model)
     request = Request(documents, format, split, options, k, limit, labels, label_weights, explain, typed, features)
     table = PredictionTable(fitted, request) if on_terminal(output, to) else None
-    with where.opened(None):
-        predict_file(fitted, request, output, to, force, layout, table, model_folder(model))
+    with where.opened(None) as tasks:
+        predict_file(fitted, request, output, to, force, layout, table, model_folder(model), tasks)
 
 
 # --- explain ---
@@ -306,12 +306,12 @@ def encode_command(
     from labelwise.config import ConfigSource, validated
     from labelwise.data.options import ReadOptions
     from labelwise.errors import ConfigError
-    from labelwise.executors.launcher import Launcher
     from labelwise.io.folder import MANIFEST
     from labelwise.io.run_schema import model_folder
     from labelwise.nn.config import EncoderConfig
     from labelwise.nn.text.encoder_files import matcher_settings
     from labelwise.runs.data import Request
+    from labelwise.runtime.tasks import Launcher
 
     where = Launcher(launcher, address, workers, task_cpus, task_gpus)
     if documents is None and text_path is None and model_folder_option is not None:
@@ -333,8 +333,8 @@ def encode_command(
         options = validated(ReadOptions, source.values, source)
         given = {"pooling": "mean", **matcher_settings(model), **settings, "model": model}
         encoder = pretrained_encoder(validated(EncoderConfig, given, source, ("encoder",)))
-    with where.opened(None):
-        encode_file(encoder, Request(documents, format, split, options), output, dtype, force, batch_size)
+    with where.opened(None) as tasks:
+        encode_file(encoder, Request(documents, format, split, options), output, dtype, force, batch_size, tasks)
 
 
 def _one_of(name: str, value: str | None, option: str, other: str | None) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from labelwise.runtime.process_group import n_ranks
+from labelwise.runtime.ranks import n_ranks
 
 CODE = 128 + signal.SIGTERM
 ONE_REQUEST = 1.0

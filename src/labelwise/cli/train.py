@@ -31,8 +31,8 @@ from labelwise.io.run_schema import METRICS
 
 if TYPE_CHECKING:
     from labelwise.config import ConfigSource
-    from labelwise.executors.launcher import Launcher
     from labelwise.runs.config import RunConfig
+    from labelwise.runtime.tasks import Launcher
     from labelwise.tuning.runner import SettingResult
     from labelwise.tuning.study import Study
 
@@ -228,11 +228,11 @@ def train_command(
     """
     from labelwise.cli.output import show_results
     from labelwise.errors import ConfigError
-    from labelwise.executors.launcher import Launcher
     from labelwise.runs.config import run_config
     from labelwise.runs.data import AUTO_METHOD, is_config
     from labelwise.runs.train import train
-    from labelwise.runtime.process_group import n_ranks, rank
+    from labelwise.runtime.ranks import n_ranks, rank
+    from labelwise.runtime.tasks import Launcher
 
     columns = {option: value for option, value in {"text": text, "labels": labels, "id": id}.items() if value}
     from_data = not any(map(is_config, source))
@@ -400,7 +400,7 @@ def sweep_command(
     Trials are processes of this machine, `parallel` at a time, with --launcher local and processes alike; with
     --launcher ray they run on the nodes of a cluster.
     """
-    from labelwise.executors.launcher import Launcher
+    from labelwise.runtime.tasks import Launcher
     from labelwise.tuning.outcome import FAILED
     from labelwise.tuning.results import inspect_chosen, result_rows, write_best, write_results
     from labelwise.tuning.runner import run_sweep

@@ -21,7 +21,6 @@ from labelwise.data.csr import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.data.stream import warn_replaced
 from labelwise.errors import ConfigError, DataError
-from labelwise.executors.base import executor
 from labelwise.formatting import size
 from labelwise.io.atomic import lock_output, replacing
 from labelwise.runs.data import (
@@ -35,6 +34,7 @@ from labelwise.runs.data import (
 from labelwise.runs.train import manifest_hash, to_send
 from labelwise.runtime.finished import fingerprint
 from labelwise.runtime.progress import Progress, progress
+from labelwise.runtime.tasks import HERE, Tasks
 from labelwise.strings import Strings
 
 log = logging.getLogger("labelwise")
@@ -58,14 +58,23 @@ class DocumentEncoder:
         return _reopened, (*self.opened, self.identity)
 
 
+_opened: dict[str, DocumentEncoder] = {}
+"""In a worker: encoders by their identity. Each is opened for the first task, and not while that is received."""
+
+
 def _reopened(opening: Callable[[Any], DocumentEncoder], given: Any, identity: str) -> DocumentEncoder:
-    encoder = opening(given)
-    if encoder.identity != identity:
-        raise ConfigError(
-            f"{given}: a worker sees another encoder than this process: it must be on a file system that all nodes "
-            "share, under the same path"
-        )
-    return encoder
+    def encode(documents: Any) -> np.ndarray:
+        if identity not in _opened:
+            encoder = opening(given)
+            if encoder.identity != identity:
+                raise ConfigError(
+                    f"{given}: a worker sees another encoder than this process: it must be on a file system that all "
+                    "nodes share, under the same path"
+                )
+            _opened[identity] = encoder
+        return _opened[identity].encode(documents)
+
+    return DocumentEncoder(encode, identity, (opening, given))
 
 
 def trained_encoder(folder: Path) -> DocumentEncoder:
@@ -118,7 +127,13 @@ def encode_some(encoder: DocumentEncoder, documents: Strings | Dataset) -> np.nd
 
 
 def encode_file(
-    encoder: DocumentEncoder, request: Request, output: str, dtype: str, force: bool, batch_size: int | None = None
+    encoder: DocumentEncoder,
+    request: Request,
+    output: str,
+    dtype: str,
+    force: bool,
+    batch_size: int | None = None,
+    tasks: Tasks = HERE,
 ) -> None:
     """Write one row per document to a .npy file, `batch_size` of them at a time (2,048 if None)."""
     target = Path(output)
@@ -131,19 +146,19 @@ def encode_file(
     with lock_output(target):
         if target.exists() and not force:
             raise DataError(f"{target} exists already; --force replaces it")
-        _write_vectors(encoder, _documents(request), target, dtype, batch_size or BATCH)
+        _write_vectors(encoder, _documents(request), target, dtype, batch_size or BATCH, tasks)
 
 
 def _write_vectors(
-    encoder: DocumentEncoder, documents: Strings | Dataset, target: Path, dtype: str, size_of_batch: int
+    encoder: DocumentEncoder, documents: Strings | Dataset, target: Path, dtype: str, size_of_batch: int, tasks: Tasks
 ) -> None:
     work = _Unfinished(target, fingerprint(encoder.identity, dtype, size_of_batch, *_content(documents)))
-    running = executor()
-    with progress("encoding", len(documents)) as step:
+    with progress("encoding", len(documents)) as step, tasks.share(encoder) as shared:
         step.start_at(work.done)
         begins = range(work.done, max(len(documents), 1), size_of_batch)
-        batches = _batches(documents, begins, step)
-        for begin, vectors in zip(begins, running.map(encode_some, batches, running.share(encoder)), strict=True):
+        batches = _batches(documents, begins, step, tasks)
+        encoded = tasks.map(encode_some, batches, shared, ordered=True)
+        for begin, (_, vectors) in zip(begins, encoded, strict=True):
             work.write(begin, vectors, len(documents), dtype)
     work.finish()
     vectors = np.load(target, mmap_mode="r")
@@ -151,12 +166,12 @@ def _write_vectors(
              vectors.dtype, size(vectors.nbytes))  # fmt: skip
 
 
-def _batches(documents: Strings | Dataset, begins: range, step: Progress) -> Iterator[Strings | Dataset]:
+def _batches(documents: Strings | Dataset, begins: range, step: Progress, tasks: Tasks) -> Iterator[Strings | Dataset]:
     for begin in begins:
         rows = slice(begin, begin + begins.step)
         some = documents.take(rows) if isinstance(documents, Dataset) else documents[rows]
         with step.part(len(some)):
-            yield some if executor().shares_memory else to_send(some)
+            yield some if tasks.shares_memory else to_send(some)
 
 
 def _documents(request: Request) -> Strings | Dataset:

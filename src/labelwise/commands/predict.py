@@ -31,7 +31,6 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.options import ReadOptions
 from labelwise.data.stream import warn_replaced
 from labelwise.errors import ConfigError, DataError
-from labelwise.executors.base import executor
 from labelwise.io.atomic import replacing
 from labelwise.io.folder import Folder
 from labelwise.io.run_schema import CONFIG, model_folder
@@ -54,6 +53,7 @@ from labelwise.runs.data import (
 from labelwise.runs.train import OpenModel, to_send
 from labelwise.runs.vectors import check_reads_vectors, vector_batches
 from labelwise.runtime.progress import progress
+from labelwise.runtime.tasks import HERE, Tasks
 from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK
 
@@ -147,6 +147,7 @@ def predict_file(
     layout: str | None = None,
     show: Callable[[Predicted], None] | None = None,
     folder: Path | None = None,
+    tasks: Tasks = HERE,
 ) -> None:
     """Predict for every document and write the result; `-` stands for standard output.
 
@@ -163,7 +164,7 @@ def predict_file(
         check_reads_vectors(model)
         batches = _with_vectors(batches, request.features)
     predictor = Predictor(OpenModel(folder or Path(), model), request, _label_filter(model, request))
-    predicted = _predict_batches(predictor, batches)
+    predicted = _predict_batches(predictor, batches, tasks)
     if show is not None:
         for batch in predicted:
             show(batch)
@@ -331,17 +332,18 @@ def predict_some(predictor: Predictor, documents: Strings | Dataset) -> tuple[To
     return top, None if request.explain is None else top_words(model, documents, top, request.explain)
 
 
-def _predict_batches(predictor: Predictor, batches: Iterable[Batch]) -> Iterator[Predicted]:
-    running, waiting = executor(), deque[Batch]()
+def _predict_batches(predictor: Predictor, batches: Iterable[Batch], tasks: Tasks) -> Iterator[Predicted]:
+    waiting = deque[Batch]()
 
     def documents() -> Iterator[Strings | Dataset]:
         for batch in batches:
             waiting.append(batch)
-            yield batch.documents if running.shares_memory else to_send(batch.documents)
+            yield batch.documents if tasks.shares_memory else to_send(batch.documents)
 
-    for top, words in running.map(predict_some, documents(), running.share(predictor)):
-        batch = waiting.popleft()
-        yield Predicted(batch.ids, batch.texts, batch.rows, top, words)
+    with tasks.share(predictor) as shared:
+        for _, (top, words) in tasks.map(predict_some, documents(), shared, ordered=True):
+            batch = waiting.popleft()
+            yield Predicted(batch.ids, batch.texts, batch.rows, top, words)
 
 
 def _warn_without_labels(predicted: Iterable[Predicted], model: Method, threshold: float | None) -> Iterator[Predicted]:

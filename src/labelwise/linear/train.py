@@ -22,14 +22,6 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.errors import DataError, ModelFormatError
-from labelwise.executors.base import (
-    RETRIES,
-    Handle,
-    LostTaskError,
-    executor,
-    refuse_time_budget,
-    task_folder,
-)
 from labelwise.features.rows import FeatureRows, is_mapped
 from labelwise.io import folder as store
 from labelwise.io.tensors import all_finite, are_sizes, counts_of, in_range, is_increasing
@@ -50,6 +42,7 @@ from labelwise.linear.solver import (
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
 from labelwise.runtime.finished import find_finished, keep_finished
 from labelwise.runtime.progress import progress, stage_name
+from labelwise.runtime.tasks import Shared, current, refuse_time_budget
 from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget
 
 if TYPE_CHECKING:
@@ -280,7 +273,7 @@ class LevelInputs:
         As for `train_tree`.
     """
 
-    examples: Handle
+    examples: Shared
     target: Any
     documents: Any
     offsets: np.ndarray
@@ -309,39 +302,33 @@ def trained_elsewhere(
 ) -> dict[int, ChunkPart]:
     """The parts of a level by first child: those done, and the others trained by the tasks of the executor.
 
-    `place` is the tree and the level. Shards that cannot be read are trained again; what remains after all retries is
-    an error.
+    `place` is the tree and the level.
     """
     if trainer.limit.budget.is_limited:
         refuse_time_budget(what)
-    running, parts = executor(), dict(done)
+    tasks, parts = current(), dict(done)
     if shards is None:
         token = secrets.token_hex(16)
-        shards = ChunkShards(task_folder() / token, token)  # other levels have the same numbers in folders of their own
+        assert tasks.folder is not None
+        shards = ChunkShards(tasks.folder / token, token)  # other levels have the same numbers in folders of their own
         shards.folder.mkdir()
     pieces = {piece.first: piece for chunk in chunks for piece in tasks_of(chunk)}
     widths, n_features = widths_of(chunks), trainer.features.shape[1]
-    work = {first: trainer.work(piece) for first, piece in pieces.items()}
-    shared = running.share(inputs)
-    try:
-        with progress(what, sum(size for first, size in work.items() if first not in parts), "work") as step:
-            for _ in range(RETRIES + 1):
-                missing = {first: size for first, size in work.items() if first not in parts}
-                if not missing:
-                    return parts
-                tasks = [
-                    ChunkTask(*place, firsts, shards.new_path().absolute(), shards.fingerprint)
-                    for firsts in balanced(missing, TASKS_PER_SLOT * running.slots)
-                ]
-                for task, _ in zip(tasks, running.map(train_chunks, tasks, shared), strict=True):
-                    found = read_shard(task.path, task.fingerprint) or {}
-                    new = shards.level(*place, widths, n_features, found)
-                    parts |= new
-                    step(sum(work[first] for first in new))
-    finally:
-        shared.remove()
-    if any(first not in parts for first in work):
-        raise LostTaskError(f"{what}: {shards.folder}: trained chunks could not be read, {RETRIES + 1} times")
+    work = {first: trainer.work(piece) for first, piece in pieces.items() if first not in parts}
+    groups = [
+        ChunkTask(*place, firsts, shards.new_path().absolute(), shards.fingerprint)
+        for firsts in balanced(work, TASKS_PER_SLOT * tasks.slots)
+        if firsts
+    ]
+
+    def read(task: ChunkTask, _result: None) -> dict[int, ChunkPart] | None:
+        found = shards.level(*place, widths, n_features, read_shard(task.path, task.fingerprint) or {})
+        return found if found.keys() >= set(task.firsts) else None
+
+    with progress(what, sum(work.values()), "work") as step, tasks.share(inputs) as shared:
+        for _, new in tasks.map(train_chunks, groups, shared, read=read):
+            parts |= new
+            step(sum(work[first] for first in new))
     return parts
 
 
@@ -401,9 +388,9 @@ class TrainingExamples:
         return squared_norms(self.features)
 
     @cached_property
-    def shared(self) -> Handle:
+    def shared(self) -> Shared:
         """Features and norms, for the tasks of all levels and trees."""
-        return executor().share((self.features, self.norms))
+        return current().share((self.features, self.norms))
 
     def remove_shared(self) -> None:
         """Delete the file of `shared`, if there is one."""
@@ -472,7 +459,7 @@ def train_tree(
             # what is stored must be what training without a time budget gives, whatever the next attempt's budget is
             if settings.negatives == "teacher" or not cut_above:
                 finished = partial(_add_finished, shards, number, depth)
-        if not executor().shares_memory:
+        if not current().shares_memory:
             inputs = LevelInputs(examples.shared, target, documents, offsets, settings, seed)
             done = trained_elsewhere(inputs, trainer, chunks, what, shards, (number, depth), done or {})
         parts = trainer.train(chunks, what, done, finished)

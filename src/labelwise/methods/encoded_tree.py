@@ -35,7 +35,7 @@ from labelwise.nn.config import EncoderConfig
 from labelwise.nn.cost import encoder_size, with_encoding
 from labelwise.nn.text.saved_encoder import with_saved_settings
 from labelwise.runtime.job import Job
-from labelwise.runtime.process_group import n_ranks, on_rank_zero, rank
+from labelwise.runtime.ranks import n_ranks, on_rank_zero, rank
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:

@@ -25,13 +25,6 @@ from labelwise.ensembles.combine import (
 )
 from labelwise.ensembles.members import columns_of, common_labels, member_top
 from labelwise.errors import DataError, LabelwiseError
-from labelwise.executors.base import (
-    RETRIES,
-    LostTaskError,
-    executor,
-    refuse_time_budget,
-    task_folder,
-)
 from labelwise.io.atomic import replacing
 from labelwise.io.run_schema import SCRATCH
 from labelwise.linear.trees import side_by_side
@@ -50,6 +43,7 @@ from labelwise.registry import installed_versions
 from labelwise.runtime.finished import fingerprint, named_files
 from labelwise.runtime.job import Job
 from labelwise.runtime.progress import progress
+from labelwise.runtime.tasks import current, refuse_time_budget
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
@@ -94,7 +88,7 @@ class MergedLabels:
 
 def trained_members(members: Sequence[Method], train: Dataset, valid: Dataset | None, job: Job) -> list[Method]:
     """The members, those that are not trained yet trained one after the other; finished ones are kept if killed."""
-    if not executor().shares_memory:
+    if not current().shares_memory:
         return _trained_elsewhere(members, train, valid, job)
     left = sum(not hasattr(member, "label_names_") for member in members)
     done: list[Method] = []
@@ -117,40 +111,31 @@ def trained_members(members: Sequence[Method], train: Dataset, valid: Dataset | 
 
 
 def _trained_elsewhere(members: Sequence[Method], train: Dataset, valid: Dataset | None, job: Job) -> list[Method]:
-    """Train members by the tasks of the executor, one each; what cannot be read is trained again."""
+    """Train members by the tasks of the executor, one each."""
     if job.budget.is_limited:
         refuse_time_budget("members")
-    running, done = executor(), {}
-    base = (job.folder or task_folder()).absolute()
-    tasks = []
-    for number, member in enumerate(members):
-        if hasattr(member, "label_names_"):
-            done[number] = member
-            continue
-        folder, mapped = base / f"member{number}", job.scratch is not None
-        task = MemberTask(number, member, folder, _fingerprint(member, train, valid), mapped)
-        known = _finished(task.folder, task.fingerprint)
-        if known is None:
-            tasks.append(task)
-        else:
-            done[number] = known
-    shared = running.share((train, valid))
-    try:
-        with progress("members", len(tasks)) as step:
-            for _ in range(RETRIES + 1):
-                for task, records in zip(tasks, running.map(train_member, tasks, shared), strict=True):
-                    for record in records:
-                        job.log(**record)
-                    found = _finished(task.folder, task.fingerprint)
-                    if found is not None:
-                        done[task.number] = found
-                        step(1)
-                tasks = [task for task in tasks if task.number not in done]
-                if not tasks:
-                    return [done[number] for number in range(len(members))]
-    finally:
-        shared.remove()
-    raise LostTaskError(f"{base}: trained members could not be read, {RETRIES + 1} times")
+    tasks, done, todo = current(), dict(enumerate(members)), []
+    base = job.folder or tasks.folder
+    assert base is not None
+    for number, member in done.items():
+        if not hasattr(member, "label_names_"):
+            folder, mapped = base.absolute() / f"member{number}", job.scratch is not None
+            task = MemberTask(number, member, folder, _fingerprint(member, train, valid), mapped)
+            known = _finished(task.folder, task.fingerprint)
+            done[number] = known or member
+            todo += [task] if known is None else []
+
+    def read(task: MemberTask, records: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Method] | None:
+        found = _finished(task.folder, task.fingerprint)
+        return None if found is None else (records, found)
+
+    with progress("members", len(todo)) as step, tasks.share((train, valid)) as shared:
+        for task, (records, found) in tasks.map(train_member, todo, shared, ordered=True, read=read):
+            for record in records:
+                job.log(**record)
+            done[task.number] = found
+            step(1)
+    return list(done.values())
 
 
 class MemberTask(NamedTuple):

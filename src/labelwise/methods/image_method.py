@@ -72,7 +72,7 @@ class ImageMethodConfig(BaseConfig):
 class ImageMethod(Method):
     """An image encoder with a head."""
 
-    needs = ("torch", "accelerate", "pillow")
+    needs = ("torch", "pillow")
     extra = "vision"
     inputs = ("paths", "arrays")
     reads_all_inputs = True

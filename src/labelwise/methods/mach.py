@@ -95,7 +95,7 @@ class Mach(TextFeatures, Method):
     """Labels hashed into buckets: memory that does not grow with the labels, training without communication."""
 
     name = "mach"
-    needs = ("torch", "accelerate")
+    needs = ("torch",)
     good_for = "hundreds of thousands of labels and more, memory that one output per label exceeds"
     speed = "minutes to hours on a CPU"
     inputs = ("features", "texts")

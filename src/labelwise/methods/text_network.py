@@ -29,7 +29,7 @@ from labelwise.nn.config import EncoderConfig, MonitorConfig, TrainingConfig, wi
 from labelwise.nn.cost import NetworkSize, encoder_size, head_size, text_network_cost
 from labelwise.nn.text.saved_encoder import with_saved_settings
 from labelwise.runtime.job import Job
-from labelwise.runtime.process_group import on_rank_zero
+from labelwise.runtime.ranks import on_rank_zero
 from labelwise.runtime.time_budget import TimeBudget
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -90,7 +90,7 @@ class TextNetworkConfig(BaseConfig):
 class TextNetwork(UsesTextEncoder):
     """A text encoder with a head."""
 
-    needs = ("torch", "transformers", "accelerate")
+    needs = ("torch", "transformers")
     validates = True
     trains_on_ranks = True
     plans = True

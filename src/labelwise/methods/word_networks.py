@@ -77,7 +77,7 @@ class WordNetworkMethod(Method):
     """
 
     inputs = ("texts",)
-    needs = ("torch", "accelerate")
+    needs = ("torch",)
     same_on_any_threads = False
     validates = True
     encodes = True

@@ -39,7 +39,7 @@ from labelwise.nn.cost import fine_tuning_cost
 from labelwise.nn.fine_tuning_settings import LEVEL_TRAINING, FineTuningConfig
 from labelwise.runtime.finished import find_finished, fingerprint, keep_finished
 from labelwise.runtime.job import Job
-from labelwise.runtime.process_group import on_rank_zero
+from labelwise.runtime.ranks import on_rank_zero
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class XRTransformer(EncodedTree):
     """An encoder fine-tuned through a label tree, and linear trees over TF-IDF and its vectors: for a GPU."""
 
     name = "xr_transformer"
-    needs = ("torch", "transformers", "accelerate")
+    needs = ("torch", "transformers")
     good_for = "many documents and a GPU, up to millions of labels"
     speed = "minutes to hours on a GPU; hours on a CPU with a small encoder"
     validates = True

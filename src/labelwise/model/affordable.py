@@ -18,7 +18,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.formatting import duration
 from labelwise.io.atomic import replacing
 from labelwise.runtime.job import Job
-from labelwise.runtime.process_group import on_rank_zero
+from labelwise.runtime.ranks import on_rank_zero
 from labelwise.runtime.time_budget import SAMPLE_FILE, TimeBudget
 
 log = logging.getLogger("labelwise")

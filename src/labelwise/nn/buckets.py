@@ -28,9 +28,9 @@ from labelwise.kernels.networks import by_column, weighted_rows
 from labelwise.labelspace.bucket_search import Aggregation, BucketSearch, Score
 from labelwise.labelspace.buckets import BucketTables
 from labelwise.nn.arrays import as_tensor
-from labelwise.nn.row_gradients import add_row_gradient
 from labelwise.runtime.device import computing_device, torch_threads
 from labelwise.runtime.progress import progress
+from labelwise.runtime.ranks import add_row_gradient
 from labelwise.runtime.threads import ranges, run_all, threads
 from labelwise.topk import TopK, sorted_by_score
 

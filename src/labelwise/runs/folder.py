@@ -50,7 +50,7 @@ from labelwise.io.run_schema import (
 )
 from labelwise.runs.config import RunConfig, deciding_values
 from labelwise.runs.machine import describe_machine
-from labelwise.runtime.process_group import is_restarted, launch_id
+from labelwise.runtime.ranks import is_restarted, launch_id
 from labelwise.runtime.time_budget import RECORD_FILE, SAMPLE_FILE
 
 # --- replacement ---

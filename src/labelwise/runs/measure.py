@@ -210,7 +210,7 @@ def measure_machine() -> Constants:
     with _quiet(), progress("measuring this machine", 6) as step:
         found = _linear(step)
         networks: dict[str, float] = {}
-        if installed_versions(("torch",)).get("torch") and installed_versions(("accelerate",)).get("accelerate"):
+        if installed_versions(("torch",)).get("torch"):
             for kind, measure in NETWORKS.items():
                 rates = measure()
                 networks |= rates if isinstance(rates, dict) else {kind: rates}

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,6 @@ from labelwise.data.hashing import document_hashes
 from labelwise.data.out_of_core import scratch_at
 from labelwise.data.rows import concat
 from labelwise.errors import ConfigError, MissingDependencyError
-from labelwise.executors.launcher import Launcher
 from labelwise.io import run_schema as files
 from labelwise.io.atomic import LOCK, lock_folder
 from labelwise.io.folder import MANIFEST
@@ -50,7 +49,8 @@ from labelwise.runs.run_time import REPORT_SECONDS, RunTime
 from labelwise.runs.stopwatch import Stopwatch, stopwatch
 from labelwise.runtime.device_setting import AUTO, CPU, using_device
 from labelwise.runtime.job import Job
-from labelwise.runtime.process_group import leave_ranks, n_ranks, noticing_lost_ranks, on_rank_zero, rank, rejoin_ranks
+from labelwise.runtime.ranks import leave_ranks, n_ranks, noticing_lost_ranks, on_rank_zero, rank, rejoin_ranks
+from labelwise.runtime.tasks import Launcher
 from labelwise.runtime.threads import using_threads
 from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget
 from labelwise.strings import Strings
@@ -244,28 +244,35 @@ def manifest_hash(folder: Path) -> str:
 
 
 class OpenModel:
-    """A model of a folder; tasks in other processes get the path and load it once."""
+    """A model of a folder; tasks in other processes get the path and load it once, in the first of them."""
 
-    def __init__(self, folder: Path, model: Method) -> None:
-        self.folder, self.model = folder.absolute(), model
+    def __init__(self, folder: Path, model: Method | None, expected: str | None = None) -> None:
+        self.folder, self._model, self._expected = folder.absolute(), model, expected
+
+    @property
+    def model(self) -> Method:
+        """The model."""
+        return _loaded(self.folder, self._expected) if self._model is None else self._model
 
     def __reduce__(self) -> tuple:
-        return _opened, (self.folder, manifest_hash(self.folder))
+        if self._expected is None:
+            self._expected = manifest_hash(self.folder)
+        return OpenModel, (self.folder, None, self._expected)
 
 
-def _opened(folder: Path, expected: str) -> OpenModel:
+@lru_cache(1)
+def _loaded(folder: Path, expected: str | None) -> Method:
     from labelwise.model.method import load
 
-    try:
+    found = None
+    with suppress(OSError):
         found = manifest_hash(folder)
-    except OSError:
-        found = None
     if found != expected:
         raise ConfigError(
             f"{folder}: a worker does not see this model, or sees another: it must be on a file system that all nodes "
             "share, under the same path"
         )
-    return OpenModel(folder, load(folder))
+    return load(folder)
 
 
 def to_send(documents: Any) -> Any:

@@ -174,11 +174,10 @@ def spending(outer: Budget, seconds: float | None, record: Path | None, begin: f
         yield budget
     except BaseException:
         for one in own:
-            if time.monotonic() - one.begin >= 1.0:  # nothing is lost with less
-                one.write(time.monotonic())
+            one.write_if_old()
         raise
     for one in own:
-        one.path.unlink(missing_ok=True)
+        one.remove()
     if budget.is_limited and budget.exceeded() > NOTED * budget.seconds:
         log.warning(
             "time budget of %s: training ended %s late; what a model cannot do without, such as reading its texts and "
@@ -204,6 +203,15 @@ class TimeRecord:
                 self.write(now)
             finally:
                 self._lock.release()
+
+    def write_if_old(self) -> None:
+        """Write the record unless hardly any time was spent: nothing is lost with less."""
+        if time.monotonic() - self.begin >= 1.0:
+            self.write(time.monotonic())
+
+    def remove(self) -> None:
+        """Remove the record: the work is done."""
+        self.path.unlink(missing_ok=True)
 
     def write(self, now: float) -> None:
         """Write the seconds spent so far. If that is not possible, a warning is logged once."""

@@ -1,4 +1,4 @@
-"""The device and the number of threads that torch uses; prediction needs nothing else, in particular no Accelerate."""
+"""The device and the number of threads that torch uses."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from labelwise.runtime.device_setting import AUTO, CPU, requested_device
 from labelwise.runtime.threads import threads
 
 log = logging.getLogger("labelwise")
-
-TRUE = ("1", "true", "yes", "on", "y", "t")
 
 _forked = False
 
@@ -65,10 +63,10 @@ if hasattr(os, "register_at_fork"):
 def computing_device() -> torch.device:
     """The device of this process: what was requested (`device_setting`), else its GPU, else the CPU.
 
-    Not Apple's GPUs: losses are summed in float64, which they lack. ACCELERATE_USE_CPU selects the CPU, as in training.
+    Not Apple's GPUs: losses are summed in float64, which they lack.
     """
     wanted, rank = requested_device(), os.environ.get("LOCAL_RANK")
-    if wanted == CPU or os.environ.get("ACCELERATE_USE_CPU", "").lower() in TRUE:
+    if wanted == CPU:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         if wanted != AUTO:
@@ -82,5 +80,5 @@ def computing_device() -> torch.device:
     device = torch.device(wanted)
     if device.index >= count:
         raise ConfigError(f"device {wanted}: this machine has {count} GPUs, cuda:0 to cuda:{count - 1}")
-    torch.cuda.set_device(device)  # Accelerate computes on the current one
+    torch.cuda.set_device(device)
     return device

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.runtime.budget import Budget
 from labelwise.runtime.finished import fingerprint, fingerprint_in
-from labelwise.runtime.process_group import on_rank_zero
 from labelwise.runtime.progress import stage as shown_stage
+from labelwise.runtime.ranks import on_rank_zero
 from labelwise.runtime.results import (
     KIND,
     Arrays,

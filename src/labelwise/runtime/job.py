@@ -30,8 +30,8 @@ from labelwise.formatting import duration
 from labelwise.runtime.budget import NO_LIMIT, RECORD_FILE, Budget, spending
 from labelwise.runtime.each import Each, Key
 from labelwise.runtime.finished import fingerprint
-from labelwise.runtime.process_group import on_rank_zero, rank
 from labelwise.runtime.progress import stage as shown_stage
+from labelwise.runtime.ranks import on_rank_zero, rank
 from labelwise.runtime.results import (
     Arrays,
     Result,

@@ -38,7 +38,7 @@ from labelwise.runs.stopwatch import stopwatch
 from labelwise.runs.train import Prepared, split_for_calibration, train
 from labelwise.runtime.device_setting import requested_device, using_device
 from labelwise.runtime.finished import fingerprint
-from labelwise.runtime.process_group import n_ranks
+from labelwise.runtime.ranks import n_ranks
 from labelwise.runtime.threads import using_threads
 from labelwise.runtime.time_budget import TimeBudget
 from labelwise.tuning.ladder import (

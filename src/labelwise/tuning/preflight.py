@@ -9,8 +9,8 @@ from contextlib import nullcontext
 
 from labelwise.data.out_of_core import scratch_beside
 from labelwise.errors import ConfigError, check_installed
-from labelwise.executors.commands import NOT_FROM_HERE
 from labelwise.runs.data import load_run_data
+from labelwise.runtime.tasks import NOT_FROM_HERE
 from labelwise.tuning.outcome import read_outcome
 from labelwise.tuning.study import SearchGroup, Setting, Study
 from labelwise.tuning.sweep_search import ListSearch, make_search

@@ -14,12 +14,17 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from labelwise.errors import ConfigError
-from labelwise.executors.base import Command, executor
-from labelwise.executors.launcher import RAY, Launcher
 from labelwise.formatting import duration
 from labelwise.io.atomic import LOCK, lock_folder, replacing
 from labelwise.io.run_schema import METRICS, TASKS, read_metrics
 from labelwise.report.wording import short_names
+from labelwise.runtime.tasks import (
+    RAY,
+    Child,
+    CommandOnCluster,
+    Launcher,
+    Tasks,
+)
 from labelwise.tuning import outcome as outcomes
 from labelwise.tuning.outcome import Outcome, curve, hopeless_reason, read_outcome
 from labelwise.tuning.preflight import check_study
@@ -87,7 +92,7 @@ class Running:
     """A running trial."""
 
     trial: Trial
-    command: Command
+    command: Child | CommandOnCluster
     slot: int
     checked_at: float = 0.0
 
@@ -107,8 +112,8 @@ def run_sweep(study: Study, force: bool = False, launcher: Launcher | None = Non
         _wait_for_trials(study)
         claim(study, force)
         (study.folder / "trials").mkdir(exist_ok=True)
-        with launcher.opened(study.folder / TASKS, study.threads_per_trial):
-            return _Sweep(study, lock).run()
+        with launcher.opened(study.folder / TASKS, study.threads_per_trial) as tasks:
+            return _Sweep(study, lock, tasks).run()
 
 
 def _wait_for_trials(study: Study) -> None:
@@ -134,8 +139,8 @@ def trial_command(trial: Trial, metric: str) -> list[str]:
 
 
 class _Sweep:
-    def __init__(self, study: Study, lock: IO[bytes]) -> None:
-        self.study, self.lock, self.metric = study, lock, study.config.metric
+    def __init__(self, study: Study, lock: IO[bytes], tasks: Tasks) -> None:
+        self.study, self.lock, self.tasks, self.metric = study, lock, tasks, study.config.metric
         self.search: Search = make_search(study)
         self.results: list[SettingResult] = []
         self.reported: set[int] = set()
@@ -208,7 +213,7 @@ class _Sweep:
         if config.gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = str(config.gpus[slot % len(config.gpus)])
         # the study stays locked until the last trial of a killed sweep has exited
-        command = executor().start(
+        command = self.tasks.start(
             trial_command(trial, self.metric), trial.beside(outcomes.OUTPUT), environment, (self.lock.fileno(),)
         )
         self.running.append(Running(trial, command, slot))

@@ -23,10 +23,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from labelwise.nn.batch_share import divisor
 from labelwise.nn.buffers import BufferPool, Buffers
-from labelwise.nn.row_gradients import add_row_gradient
 from labelwise.runtime.device import limited_threads
+from labelwise.runtime.ranks import add_row_gradient, divisor
 from labelwise.runtime.threads import run_all, threads
 
 # --- label outputs ---

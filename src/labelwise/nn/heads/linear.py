@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from labelwise.nn.batch_share import divisor
 from labelwise.nn.config import HeadConfig, LossConfig
 from labelwise.nn.heads.base import INITIAL_STD, LinearHead, Targets
 from labelwise.nn.heads.losses import (
@@ -45,6 +44,7 @@ from labelwise.nn.heads.sharding import (
     sharded_loss,
     whole_batch,
 )
+from labelwise.runtime.ranks import divisor
 from labelwise.topk import NO_LABEL
 
 # --- blocked softmax ---

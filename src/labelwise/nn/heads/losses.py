@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from labelwise.errors import ConfigError
 from labelwise.nn.config import LossConfig
-from labelwise.nn.row_gradients import add_row_gradient
+from labelwise.runtime.ranks import add_row_gradient
 
 ScoreFunction = Callable[[Tensor], tuple[Tensor, Tensor]]
 

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, distributed, nn
 
 from labelwise.labelspace.digits import DigitCode
-from labelwise.nn.batch_share import current_share, rows_of_share
 from labelwise.nn.config import DigitHeadConfig
 from labelwise.nn.heads.base import LinearHead, Targets
 from labelwise.nn.heads.linear import Mass, Sample, best_of_blocks, blocked_softmax, softmax_of_shards
 from labelwise.nn.heads.losses import softmax_constant_loss, softmax_constants
 from labelwise.nn.heads.sharding import ShardedRows, whole_batch
 from labelwise.nn.images.networks import is_distributed
+from labelwise.runtime.ranks import current_share, rows_of_share
 
 # --- group sampling ---
 # Which groups of labels a step of sampled softmax is trained against.

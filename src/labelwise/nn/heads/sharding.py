@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 
-from labelwise.nn.batch_share import BatchShare, current_share
 from labelwise.nn.heads.base import Targets
 from labelwise.nn.heads.losses import keep_gradients, kept_gradients
+from labelwise.runtime.ranks import BatchShare, current_share
 from labelwise.topk import NO_LABEL
 
 Gradients = tuple[Tensor, Tensor, Tensor]

@@ -19,8 +19,8 @@ from torch.nn import functional
 from labelwise.errors import ModelFormatError
 from labelwise.io.folder import get_tensor
 from labelwise.nn.arrays import as_array, as_tensor
-from labelwise.nn.batch_share import current_share
 from labelwise.nn.config import RESNETS, BackboneConfig
+from labelwise.runtime.ranks import current_share
 
 # --- batch norm ---
 # Batch normalisation over the batches of all ranks, on any device, and for batches of one.

@@ -29,8 +29,8 @@ from labelwise.nn.config import CheckpointConfig
 from labelwise.nn.train.callbacks import Callback
 from labelwise.nn.train.head_shards import HeadShards
 from labelwise.nn.train.optim import Averaging, Optimisers
-from labelwise.nn.train.ranks import Ranks
 from labelwise.runtime.finished import find_finished, fingerprint, fingerprint_by_budget, finished_folder
+from labelwise.runtime.ranks import Ranks
 
 log = logging.getLogger("labelwise")
 

@@ -41,8 +41,8 @@ from labelwise.runtime.device import computing_device
 from labelwise.runtime.finished import find_finished, fingerprint, keep_finished
 from labelwise.runtime.job import Job
 from labelwise.runtime.memory import free_memory
-from labelwise.runtime.process_group import on_rank_zero
 from labelwise.runtime.progress import stage
+from labelwise.runtime.ranks import on_rank_zero
 from labelwise.runtime.time_budget import TimeBudget
 from labelwise.topk import NO_LABEL, TopK
 

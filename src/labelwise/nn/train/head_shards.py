@@ -11,8 +11,7 @@ from torch import Tensor, distributed, nn
 from labelwise.errors import ConfigError
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.heads.sharding import Shard, ShardedRows
-from labelwise.nn.train.ranks import Ranks
-from labelwise.runtime.process_group import n_ranks, rank
+from labelwise.runtime.ranks import Ranks, n_ranks, rank
 
 
 def check_head(head: Any, config: TrainingConfig) -> None:

@@ -25,8 +25,8 @@ from labelwise.nn.train.fit import LevelData, LevelFitting
 from labelwise.nn.train.loop import train
 from labelwise.runtime.finished import find_finished, fingerprint, fingerprint_by_budget, keep_finished
 from labelwise.runtime.job import Job
-from labelwise.runtime.process_group import on_rank_zero
 from labelwise.runtime.progress import progress, stage, stage_name
+from labelwise.runtime.ranks import on_rank_zero
 from labelwise.runtime.time_budget import TimeBudget, timed_blocks
 from labelwise.strings import Strings
 from labelwise.topk import TopK

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.io.tensors import counts_of
 from labelwise.metrics.streaming import Evaluator
-from labelwise.nn.batch_share import BatchShare, sharing
 from labelwise.nn.config import TrainingConfig, lower_is_better
 from labelwise.nn.train.callbacks import (
     Best,
@@ -46,10 +45,10 @@ from labelwise.nn.train.checkpoint import (
 )
 from labelwise.nn.train.head_shards import HeadShards, check_head
 from labelwise.nn.train.optim import Averaging, clip_adaptively, clip_gradients, make_optimisers, make_schedule
-from labelwise.nn.train.ranks import Ranks
 from labelwise.runtime.device import torch_threads
 from labelwise.runtime.memory import keep_freed_memory
 from labelwise.runtime.progress import progress, stage_name
+from labelwise.runtime.ranks import BatchShare, Ranks, sharing
 from labelwise.runtime.threads import run_stream
 from labelwise.runtime.time_budget import NO_LIMIT, OutOfTimeError, TimeBudget, complete_within
 from labelwise.topk import TopK
@@ -364,7 +363,7 @@ class _Loop:
         self.loss_sum = torch.full((), self.state.loss_sum, device=ranks.device)
         tensorboard = config.tensorboard if ranks.is_rank_zero and self.stop is None else None
         self.logger = MetricLogger(job.log if ranks.is_rank_zero else None, stage, tensorboard, self.state.step)
-        self.loss = ranks.loss_function(self.module, fitting.loss, names[1], self.shards.tables)
+        ranks.begin(self.module, self.shards.tables)
         self.steps_of_epoch = 1
         self.begin = time.monotonic() - self.state.seconds
         own = None if config.time_budget is None else config.time_budget - self.state.seconds
@@ -426,12 +425,14 @@ class _Loop:
         total, count = torch.zeros(()), len(shares)
         for number, share in enumerate(shares, 1):
             batch = self.ranks.move(next(batches))
-            with sharing(share), self.ranks.no_sync() if number < count else nullcontext():
+            with sharing(share):
+                with self.ranks.autocast():
+                    loss = self.fitting.loss(batch)
                 factor = (1.0 if share is None or self.shards else share.weight) / count
-                loss = self.loss(batch) if factor == 1.0 else self.loss(batch) * factor
+                loss = loss if factor == 1.0 else loss * factor
                 loss.backward()
             total = loss.detach() if number == 1 else total + loss.detach()
-        self.ranks.average_rows()
+        self.ranks.average_gradients()
         if self.config.clip is not None:
             self._clip(self.config.clip)
         self.optimisers.step()

@@ -347,7 +347,7 @@ def make_optimisers(
     head
         Name prefixes of the parameters with the head's learning rate, such as ``"head."``.
     rows
-        Name prefixes of the tables with row-sparse gradients (see `nn/row_gradients.py`).
+        Name prefixes of the tables with row-sparse gradients (see `runtime.ranks.add_row_gradient`).
     """
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     if not named:

@@ -17,13 +17,6 @@ from torch import Tensor
 
 from labelwise.data.csr import pick_rows
 from labelwise.errors import LabelwiseError
-from labelwise.executors.base import (
-    RETRIES,
-    LostTaskError,
-    executor,
-    refuse_time_budget,
-    task_folder,
-)
 from labelwise.io.folder import get_tensor
 from labelwise.io.tensors import counts_of
 from labelwise.labelspace.bucket_search import BucketSearch
@@ -46,8 +39,9 @@ from labelwise.nn.train.checkpoint import TIME_BUDGET
 from labelwise.nn.train.loop import metrics_to_validate, train, validation_metrics
 from labelwise.runtime.finished import find_finished, fingerprint, fingerprint_by_budget, fingerprint_in, keep_finished
 from labelwise.runtime.job import Job
-from labelwise.runtime.process_group import on_rank_zero, rank
 from labelwise.runtime.progress import progress, stage
+from labelwise.runtime.ranks import on_rank_zero, rank
+from labelwise.runtime.tasks import current, refuse_time_budget
 from labelwise.runtime.time_budget import check_pace
 from labelwise.topk import TopK
 
@@ -169,30 +163,31 @@ class TrainedRepetitions(NamedTuple):
 def trained_elsewhere(
     training: RepetitionTraining, groups: Sequence[Sequence[int]], folder: Path | None
 ) -> dict[int, Repetition]:
-    """Train groups of repetitions by the tasks of the executor; files that cannot be read are trained again."""
-    if training.job.budget.is_limited:
+    """Train groups of repetitions by the tasks of the executor."""
+    job, tasks = training.job, current()
+    if job.budget.is_limited:
         refuse_time_budget("repetitions")
-    running, done = executor(), {}
-    kept = (task_folder() / "repetitions" if folder is None else folder).absolute()
+    if folder is None:
+        assert tasks.folder is not None
+        folder = tasks.folder / "repetitions"
+    kept = folder.absolute()
     kept.mkdir(parents=True, exist_ok=True)
-    checkpoints = None if training.job.folder is None else training.job.folder.absolute()
-    shared = running.share((training.identity, replace(training, job=Job())))
-    left = [RepetitionTask(tuple(group), kept, checkpoints) for group in groups]
-    try:
-        with progress("repetitions", sum(map(len, groups))) as step:
-            for _ in range(RETRIES + 1):
-                for task, trained in zip(left, running.map(train_group, left, shared), strict=True):
-                    for record in trained.records:
-                        training.job.log(**record)
-                    found = [*training.finished(task.numbers, kept), *trained.diverged]
-                    done |= {one.number: one for one in found}
-                    step(len(found))
-                left = [task for task in left if any(number not in done for number in task.numbers)]
-                if not left:
-                    return done
-    finally:
-        shared.remove()
-    raise LostTaskError(f"{kept}: trained repetitions could not be read, {RETRIES + 1} times")
+    checkpoints = None if job.folder is None else job.folder.absolute()
+    todo = [RepetitionTask(tuple(group), kept, checkpoints) for group in groups]
+
+    def read(task: RepetitionTask, trained: TrainedRepetitions) -> tuple[list[dict[str, Any]], list[Repetition]] | None:
+        found = [*training.finished(task.numbers, kept), *trained.diverged]
+        return (trained.records, found) if {one.number for one in found} == set(task.numbers) else None
+
+    done: dict[int, Repetition] = {}
+    own = training.identity, replace(training, job=Job())
+    with progress("repetitions", sum(map(len, groups))) as step, tasks.share(own) as shared:
+        for _, (records, found) in tasks.map(train_group, todo, shared, ordered=True, read=read):
+            for record in records:
+                job.log(**record)
+            done |= {one.number: one for one in found}
+            step(len(found))
+    return done
 
 
 def train_group(shared: tuple[str, RepetitionTraining], task: RepetitionTask) -> TrainedRepetitions:
@@ -332,7 +327,7 @@ class RepetitionTraining:
         if done:
             log.info("%d of %d repetitions are already finished", len(done), len(numbers))
         groups = [missing[begin : begin + at_once] for begin in range(0, len(missing), at_once)]
-        if groups and not executor().shares_memory:
+        if groups and not current().shares_memory:
             done |= trained_elsewhere(self, groups, folder)
             return [done[number] for number in numbers]
         late = 0.0  # seconds that the last group took after the end of its training, which the next one reserves

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from labelwise.nn.buffers import BufferPool, Buffers
-from labelwise.nn.row_gradients import add_row_gradient
 from labelwise.runtime.device import limited_threads
+from labelwise.runtime.ranks import add_row_gradient
 from labelwise.runtime.threads import ranges, run_all, threads
 
 FEW = 1 << 16

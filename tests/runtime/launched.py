@@ -1,18 +1,15 @@
 """Runs on tiny data, and the files of their models, for comparisons byte by byte."""
 
 import json
-import os
-import subprocess
+import multiprocessing
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import yaml
 
 import labelwise as lw
 from cli.commands import labelwise
-from forking import Forked
-from labelwise.executors import processes, worker
+from labelwise.runtime import tasks
 from labelwise.testing.planted import planted_texts
 
 SMALL_MACH = {
@@ -71,17 +68,7 @@ def same_files(one: dict[str, bytes], other: dict[str, bytes]) -> bool:
 
 def fork_workers(monkeypatch) -> None:
     """Let worker processes be forks of the test's process, which then need no seconds to import everything again."""
-    names = ("PIPE", "TimeoutExpired")
-    stand_in = SimpleNamespace(Popen=_ForkedWorker, **{name: getattr(subprocess, name) for name in names})
-    monkeypatch.setattr(processes, "subprocess", stand_in)
-
-
-class _ForkedWorker(Forked):
-    def __init__(self, command, stdin, stdout, env, start_new_session):
-        reading, writing = os.pipe()
-        super().__init__(worker.main, stdin, writing, env=env)
-        os.close(writing)
-        self.stdout = os.fdopen(reading, "rb")
+    monkeypatch.setattr(tasks, "_Worker", multiprocessing.get_context("fork").Process)
 
 
 def vectors(path: Path) -> bytes:

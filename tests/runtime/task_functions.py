@@ -15,7 +15,7 @@ def scaled_sum(shared, item):
 
 
 def about_itself(shared, item):
-    return os.getpid(), threads()
+    return os.getpid(), threads(), os.environ.get("OMP_NUM_THREADS")
 
 
 def working_directory(shared, item):
@@ -47,7 +47,20 @@ def die_once(folder, item):
     return item * item
 
 
-def die_always(shared, item):
+def die_once_on_bytes(folder, item):
+    return round(die_once(folder, item[-1]) ** 0.5)
+
+
+def write(folder, name):
+    """Each attempt adds one character."""
+    with (Path(folder) / name).open("a") as file:
+        file.write("x")
+    return name
+
+
+def die_always(folder, item):
+    if folder is not None:
+        write(folder, f"{item}.txt")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -71,12 +84,9 @@ def wait_long(folder, item):
 class Unreadable:
     """Can be sent, and raises an error where it arrives."""
 
-    def __init__(self, error):
-        self.error = error
-
     def __reduce__(self):
-        return _refuse, (self.error,)
+        return _refuse, ()
 
 
-def _refuse(error):
-    raise error("not for a worker")
+def _refuse():
+    raise FileNotFoundError("not for a worker")

@@ -1,4 +1,4 @@
-"""What ranks outside of the training loop share: results of rank 0, its failures, and the loss of a rank."""
+"""What ranks share: results of rank 0, its failures, the loss of a rank, weights and gradients."""
 
 import os
 import time
@@ -7,18 +7,21 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
-from forked_ranks import run_ranks
+import torch
+from torch import nn
 from torch.distributed import HashStore, TCPStore
 
 from labelwise.errors import DataError, LabelwiseError
-from labelwise.runtime import process_group
-from labelwise.runtime.process_group import (
+from labelwise.runtime import ranks
+from labelwise.runtime.ranks import (
+    Ranks,
     is_restarted,
     leave_ranks,
     noticing_lost_ranks,
     on_rank_zero,
     rank,
 )
+from training.forked_ranks import run_ranks
 
 
 def test_one_process_is_rank_zero():
@@ -79,11 +82,11 @@ def test_ranks_do_not_connect_to_those_of_an_earlier_attempt():
 def test_rank_0_names_the_rank_that_it_has_waited_for(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "3")
-    monkeypatch.setattr(process_group, "PATIENCE", timedelta(seconds=0.1))
+    monkeypatch.setattr(ranks, "PATIENCE", timedelta(seconds=0.1))
     store = HashStore()
     store.set("rank 1", "one")
     with pytest.raises(LabelwiseError, match="rank 1 of 3 has not connected"):
-        process_group._agree_on_keys(store)
+        ranks._agree_on_keys(store)
     assert store.check(["answer to one"])
 
 
@@ -93,10 +96,10 @@ def test_a_rank_of_an_earlier_attempt_does_not_confirm_for_the_one_that_replaced
     store.set_timeout(timedelta(seconds=60))
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(process_group, "PATIENCE", timedelta(seconds=60))
+    monkeypatch.setattr(ranks, "PATIENCE", timedelta(seconds=60))
     store.set("rank 1", "old")
     with ThreadPoolExecutor(1) as pool:
-        zero = pool.submit(process_group._agree_on_keys, store)
+        zero = pool.submit(ranks._agree_on_keys, store)
         keys = store.get("answer to old").decode()
         store.set("rank 1", "new")
         for name in ("old", "1"):
@@ -112,4 +115,58 @@ def test_a_rank_whose_agent_was_killed_ends(monkeypatch):
     parents = iter([7, 7, 1])
     monkeypatch.setattr(os, "getppid", lambda: next(parents))
     with pytest.raises(LabelwiseError, match="torchrun that has started this rank has ended"):
-        process_group._agree_on_keys(HashStore())
+        ranks._agree_on_keys(HashStore())
+
+
+class Parts(nn.Module):
+    """Parameters that are used by every rank, by some and by none."""
+
+    def __init__(self, number):
+        super().__init__()
+        for name, rows in (("by_all", 5), ("by_zero", 3), ("by_one", 2), ("large", 9), ("by_none", 2), ("divided", 2)):
+            setattr(self, name, nn.Parameter(torch.full((rows, 2), float(number))))
+        self.wide = nn.Parameter(torch.full((3,), float(number), dtype=torch.float64))
+        self.table = nn.Embedding(6, 2, sparse=True)
+        self.frozen = nn.Parameter(torch.full((2,), float(number)), requires_grad=False)
+        self.register_buffer("running", torch.full((2,), number))
+
+
+def test_gradients_are_averaged_whether_or_not_a_rank_has_them(monkeypatch):
+    monkeypatch.setattr(ranks, "BUCKET_BYTES", 60)
+
+    def work(number):
+        parts, group = Parts(number), Ranks("float32")
+        group.begin(parts, divided=["divided"])
+        for name in ("by_all", "by_none", "frozen", "running", "wide"):
+            assert torch.equal(getattr(parts, name), torch.zeros_like(getattr(parts, name))), name
+        assert (parts.divided == number).all()
+        loss = (parts.by_all.sum() + parts.large.sum() + parts.wide.sum()) * (number + 1)
+        loss = loss + (parts.by_one if number else parts.by_zero).sum() * 8 + (number + 1) * parts.divided.sum()
+        for rows in (([1, 4],), ([4, 2, 4],), ())[number]:
+            loss = loss + parts.table(torch.tensor(rows)).sum()
+        loss.backward()
+        group.average_gradients()
+        for name, expected in (
+            ("by_all", 2.0),
+            ("large", 2.0),
+            ("wide", 2.0),
+            ("by_zero", 8 / 3),
+            ("by_one", 16 / 3),
+        ):
+            gradient = getattr(parts, name).grad
+            assert torch.allclose(gradient, torch.full_like(gradient, expected)), name
+        assert parts.by_none.grad is None
+        assert parts.frozen.grad is None
+        assert (parts.divided.grad == number + 1).all()
+        gradient = parts.table.weight.grad.coalesce()
+        assert gradient.indices().tolist() == [[1, 2, 4]]
+        assert torch.allclose(gradient.values()[:, 0], torch.tensor([1.0, 1.0, 3.0]) / 3)
+        assert group.mean(torch.tensor(float(number))) == 1.0
+        assert group.broadcast_flags(number == 0, number == 1, any_rank=number == 2) == (True, False, True)
+        assert [one["own"].tolist() for one in group.gather({"own": torch.tensor([number])})] == [[0], [1], [2]]
+        sent = group.send({"a": torch.arange(3), "b": torch.ones(2)} if number == 0 else {})
+        assert {name: tensor.tolist() for name, tensor in sent.items()} == {"a": [0, 1, 2], "b": [1.0, 1.0]}
+        group.wait()
+
+    codes, printed = run_ranks(work, ranks=3)
+    assert codes == [0, 0, 0], printed[-3000:]

