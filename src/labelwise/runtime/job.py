@@ -72,6 +72,8 @@ class Job:
         Where `each` runs; None: here.
     identity
         Hash of everything that decides the result of the fit, with the names of the stages down to this one.
+    name
+        The names of the stages down to this one, for logs.
     """
 
     folder: Path | None = None
@@ -80,6 +82,7 @@ class Job:
     scratch: Path | None = None
     tasks: Any = None
     identity: str = ""
+    name: str = ""
     _names: set[str] = field(default_factory=set, repr=False, compare=False)
     _before: list[str] = field(default_factory=list, repr=False, compare=False)
     """Hashes of what was made in this job so far."""
@@ -93,7 +96,10 @@ class Job:
         self._claim(name)
         folder = None if self.folder is None else self.folder / name
         own = self.fingerprint("stage", name) if self.identity else ""
-        inner = replace(self, folder=folder, budget=self.budget.part(share), identity=own, _names=set(), _before=[])
+        below = f"{self.name}-{name}" if self.name else name
+        inner = replace(
+            self, folder=folder, budget=self.budget.part(share), identity=own, name=below, _names=set(), _before=[]
+        )
         with shown_stage(title):
             yield inner
         self._before.extend(inner._before)

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
@@ -274,9 +275,9 @@ def train(
     head: Sequence[str] = (),
     rows: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
-    stage: str = "train",
+    stage: str | None = None,
     title: str | None = None,
-    identity: str = "",
+    identity: str | None = None,
 ) -> History:
     """Train `fitting.module` in place; afterwards it is in eval mode on its device with the final weights.
 
@@ -295,26 +296,39 @@ def train(
     callbacks
         Called during training; they may stop it.
     stage
-        Name of this training among several of one run: each has its own folder of checkpoints, and a stage that was
-        finished before an interruption is not trained again.
+        Name of this training among several of one job: each has its own folder of checkpoints, and a stage that was
+        finished before an interruption is not trained again. None: the job is that stage.
     title
         Its name in the log; None: `stage`.
     identity
         A fingerprint of the data and of the method's own settings, so that checkpoints of others are never resumed.
+        None: that of the job, which then follows from the trained weights.
     """
+    own = identity is None
+    identity = job.fingerprint("train") if identity is None else identity
+    if stage is None and job.name:
+        stage, folder = job.name, job.folder
+    else:
+        stage = stage or "train"
+        folder = None if job.folder is None else job.folder / stage
     if config.tensorboard is not None:
         check_tensorboard()
     check_head(getattr(fitting, "head", None), config)
     ranks = Ranks(config.precision)
     interruption = Interruption(active=ranks.on_rank_zero(lambda: job.folder is not None))
     with torch_threads(), keep_freed_memory(), seed_random_state(config.seed + ranks.rank), interruption:
-        loop = _Loop(fitting, config, job, ranks, (tuple(head), tuple(rows)), callbacks, stage, identity)
+        loop = _Loop(
+            fitting, config, replace(job, folder=folder), ranks, (tuple(head), tuple(rows)), callbacks, stage, identity
+        )
         loop.title, loop.interruption = title or stage, interruption
         try:
-            return loop.run()
+            history = loop.run()
         finally:
             loop.logger.close()
             fitting.module.eval()
+    if own and job.identity:
+        job.follow(*(parameter for parameter in fitting.module.parameters() if parameter.requires_grad))
+    return history
 
 
 class _Loop:
@@ -344,7 +358,7 @@ class _Loop:
         self.averaging = Averaging(config.averaging, self.learning)
         outer = job.budget
         self.manager = CheckpointManager(
-            None if job.folder is None or not ranks.is_rank_zero else job.folder / stage,
+            job.folder if ranks.is_rank_zero else None,
             [LAYOUT, stage, identity, names, ANY_RANKS, config.part_of_the_result()],
             outer.seconds if config.time_budget is None and outer.is_limited else config.time_budget,
             config.checkpoint_every,
