@@ -56,7 +56,7 @@ def fine_tune(
     )
     with torch_threads():
         encoder.to(computing_device())  # all documents are encoded before the first level is trained
-        data = [
+        data: list[Any] = [
             None if part is None else TreeData(_tokens(encoder, part), part.labels, part.texts or Strings.of(()), rows)
             for part, rows in zip(parts, words, strict=True)
         ]
