@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from clock import Clock
 from labelwise.runtime.budget import (
     NO_LIMIT,
     RECORD_FILE,
@@ -12,16 +13,6 @@ from labelwise.runtime.budget import (
     OutOfTimeError,
     spending,
 )
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture

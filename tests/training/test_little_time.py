@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 import labelwise as lw
+from clock import Clock
 from conformance.planted import planted
 from conformance.small import SMALL
 from labelwise.model import affordable as affordable_module
@@ -22,7 +23,6 @@ from labelwise.nn.words.vocabulary import WordTokens
 from labelwise.runtime.job import Job
 from labelwise.runtime.progress import progress
 from labelwise.runtime.time_budget import NO_LIMIT, SAMPLE_FILE, check_pace
-from test_time_budget import Clock
 from training.tiny_fitting import TinyFitting
 
 
