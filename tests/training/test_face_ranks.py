@@ -7,7 +7,7 @@ from forked_ranks import run_ranks
 from scipy import sparse
 
 from labelwise.nn.config import FaceNetworkConfig, ImageConfig, MarginConfig, TrainingConfig
-from labelwise.nn.encoder_head import EncoderHead
+from labelwise.nn.encode import EncoderHead
 from labelwise.nn.heads.margin import MarginHead
 from labelwise.nn.images.faces import make_face_network
 from labelwise.nn.images.inputs import ImageInputs

@@ -29,7 +29,8 @@ from labelwise.linear.memory import Held, check_memory, encoding_need
 from labelwise.linear.trees import LinearTrees
 from labelwise.methods.linear_base import Precision
 from labelwise.methods.linear_tree import LinearTree
-from labelwise.methods.uses_encoder import UsesTextEncoder, documents_of_encoder
+from labelwise.methods.uses_encoder import UsesTextEncoder
+from labelwise.model.folder import documents_of_encoder
 from labelwise.model.inputs import Documents
 from labelwise.nn.config import EncoderConfig
 from labelwise.nn.cost import encoder_size, with_encoding

@@ -34,9 +34,8 @@ from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.memory import bytes_of, check_memory, clustering_need
 from labelwise.linear.solver import SolverConfig
 from labelwise.methods.encoded_tree import EncodedTree
-from labelwise.nn.config import without_validation
+from labelwise.nn.config import LEVEL_TRAINING, FineTuningConfig, without_validation
 from labelwise.nn.cost import fine_tuning_cost
-from labelwise.nn.fine_tuning_settings import LEVEL_TRAINING, FineTuningConfig
 from labelwise.runtime.finished import find_finished, fingerprint, keep_finished
 from labelwise.runtime.job import Job
 from labelwise.runtime.ranks import on_rank_zero

@@ -19,6 +19,7 @@ from labelwise.model.card import Card, read_card, write_card
 from labelwise.model.feature_width import FeatureWidth
 from labelwise.model.inputs import TrainingDocuments
 from labelwise.model.label_file import ModelLabels
+from labelwise.nn.config import EncoderConfig
 from labelwise.registry import method_package
 
 CALIBRATION_FILE = "calibration.safetensors"
@@ -156,6 +157,15 @@ def read_training_documents(folder: store.Folder) -> TrainingDocuments | None:
         return None
     tensors = folder.tensors(TRAINING_FILE)
     return TrainingDocuments.from_tensors(tensors, folder.file(TRAINING_FILE), folder.verify)
+
+
+def documents_of_encoder(encoder: EncoderConfig) -> list[np.ndarray]:
+    """Hashes of the documents that a saved model's encoder was trained on."""
+    from labelwise.nn.text.saved_encoder import saved_folder
+
+    folder = None if encoder.starts_random else saved_folder(encoder.model)
+    before = None if folder is None else read_training_documents(folder)
+    return [] if before is None else [before.hashes]
 
 
 def read_model(folder: store.Folder, config_class: type[Config], inputs: Sequence[str]) -> SavedModel:

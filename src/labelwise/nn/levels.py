@@ -18,13 +18,12 @@ from torch import Tensor, nn
 from labelwise.errors import ModelFormatError
 from labelwise.io.folder import get_tensor
 from labelwise.labelspace.tree import LabelTree, children_of
-from labelwise.nn.arrays import as_tensor
 from labelwise.nn.config import HeadConfig, LossConfig, RecurrentConfig
 from labelwise.nn.heads.attention import AttentionInputs, LabelAttention, LabelOutput, SharedOutput
 from labelwise.nn.heads.base import Targets
 from labelwise.nn.heads.linear import CandidateHead, FlatHead, exact_topk
 from labelwise.nn.heads.losses import label_priors
-from labelwise.nn.inputs import Inputs, batches_by_length, tensors_of
+from labelwise.nn.inputs import Inputs, as_tensor, batches_by_length, tensors_of
 from labelwise.nn.words.recurrent import RecurrentEncoder
 from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.device import computing_device

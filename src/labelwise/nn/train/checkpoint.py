@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from labelwise.errors import LabelwiseError
 from labelwise.io.folder import Folder
-from labelwise.nn.arrays import as_tensor
 from labelwise.nn.config import CheckpointConfig
+from labelwise.nn.inputs import as_tensor
 from labelwise.nn.train.callbacks import Monitor
 from labelwise.nn.train.head_shards import HeadShards
 from labelwise.nn.train.optim import Averaging, Optimisers

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from labelwise.labelspace.tree import candidate_targets, children_of
 from labelwise.nn.config import TrainingConfig
-from labelwise.nn.encode import vectors_in_batches
-from labelwise.nn.encoder_head import EncoderHead
+from labelwise.nn.encode import EncoderHead, vectors_in_batches
 from labelwise.nn.heads.base import LabelHead, Targets
 from labelwise.nn.inputs import Inputs, Part, tensors_of, training_batches
 from labelwise.nn.levels import Level, Parents, best_nodes
