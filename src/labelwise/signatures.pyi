@@ -26,6 +26,7 @@ from labelwise.nn.config import BackboneConfig
 from labelwise.nn.config import DigitHeadConfig
 from labelwise.nn.config import EncoderConfig
 from labelwise.nn.config import FaceNetworkConfig
+from labelwise.nn.config import FineTuningConfig
 from labelwise.nn.config import HeadConfig
 from labelwise.nn.config import ImageConfig
 from labelwise.nn.config import MarginConfig
@@ -33,7 +34,6 @@ from labelwise.nn.config import MonitorConfig
 from labelwise.nn.config import RecurrentConfig
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.config import WordsConfig
-from labelwise.nn.fine_tuning_settings import FineTuningConfig
 
 class AttentionXML(_AttentionXML):
     """A label tree with a BiLSTM and label-wise attention at each level: for long texts and many labels.

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from labelwise.data.dataset import Dataset
 from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.solver import SolverConfig
-from labelwise.nn.config import without_validation
-from labelwise.nn.fine_tuning_settings import LEVEL_TRAINING
+from labelwise.nn.config import LEVEL_TRAINING, without_validation
 from labelwise.nn.train.fine_tuning import EncoderTreeTraining, LevelRecipe, check_fine_tuning_memory
 from labelwise.nn.train.levels import TreeData
 from labelwise.runtime.device import computing_device, torch_threads

@@ -18,17 +18,16 @@ from torch import Tensor, nn
 from labelwise.errors import ModelFormatError
 from labelwise.io.folder import get_tensor
 from labelwise.labelspace.tree import LabelTree, children_of
-from labelwise.nn.arrays import as_tensor
 from labelwise.nn.config import HeadConfig, LossConfig, RecurrentConfig
 from labelwise.nn.heads.attention import AttentionInputs, LabelAttention, LabelOutput, SharedOutput
 from labelwise.nn.heads.base import Targets
 from labelwise.nn.heads.linear import CandidateHead, FlatHead, exact_topk
 from labelwise.nn.heads.losses import label_priors
-from labelwise.nn.inputs import Inputs, batches_by_length, tensors_of
+from labelwise.nn.inputs import Inputs, as_tensor, batches_by_length, tensors_of
 from labelwise.nn.words.recurrent import RecurrentEncoder
+from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.device import computing_device
 from labelwise.runtime.progress import progress
-from labelwise.runtime.time_budget import check_pace
 from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 LENGTH_AT_ONCE = 16_384
@@ -205,7 +204,9 @@ def _learned_words(encoder: RecurrentEncoder) -> list[str]:
     return ["encoder.words"] if encoder.words.requires_grad else []
 
 
-def best_nodes(level: Level, inputs: Inputs, k: int, parents: Parents | None, what: str) -> TopK:
+def best_nodes(
+    level: Level, inputs: Inputs, k: int, parents: Parents | None, what: str, budget: Budget = NO_LIMIT
+) -> TopK:
     """The k best nodes of each document, ordered by score and then by id; NO_LABEL where there are fewer."""
     ids = np.full((len(inputs), k), NO_LABEL, np.int32)
     scores = np.full((len(inputs), k), -np.inf, np.float32)
@@ -222,7 +223,7 @@ def best_nodes(level: Level, inputs: Inputs, k: int, parents: Parents | None, wh
             ids[batch.rows, :count], scores[batch.rows, :count] = nodes.cpu().numpy(), best.cpu().numpy()
             step(len(documents))
             done += int(lengths[documents].sum())
-            check_pace(begin, done, total)
+            budget.check_pace(begin, done, total)
     ids[~np.isfinite(scores)] = NO_LABEL  # a model that has diverged predicts nothing
     scores[ids == NO_LABEL] = -np.inf
     return sorted_by_score(ids, scores)

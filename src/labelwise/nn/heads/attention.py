@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from labelwise.nn.buffers import BufferPool, Buffers
+from labelwise.nn.inputs import BufferPool, Buffers
 from labelwise.runtime.device import limited_threads
 from labelwise.runtime.ranks import add_row_gradient, divisor
 from labelwise.runtime.threads import run_all, threads

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from labelwise.labelspace.tree import candidate_targets, children_of
 from labelwise.nn.config import TrainingConfig
-from labelwise.nn.encode import vectors_in_batches
-from labelwise.nn.encoder_head import EncoderHead
+from labelwise.nn.encode import EncoderHead, vectors_in_batches
 from labelwise.nn.heads.base import LabelHead, Targets
-from labelwise.nn.inputs import InputBatch, Inputs, tensors_of, training_batch, training_batches
+from labelwise.nn.inputs import Inputs, Part, tensors_of, training_batches
 from labelwise.nn.levels import Level, Parents, best_nodes
 from labelwise.nn.train.loop import metrics_to_validate, validation_metrics
+from labelwise.runtime.budget import Budget
 from labelwise.runtime.finished import fingerprint
 from labelwise.topk import TopK
 
@@ -29,104 +29,71 @@ FROZEN_AT_ONCE = 2048
 """Vectors of frozen encoders validated at a time."""
 
 
-@dataclass(frozen=True)
-class EncoderData:
-    """Inputs and labels of the documents of a split."""
+class Loaded(NamedTuple):
+    """A loaded batch: the arguments of the encoder, and the labels of its documents."""
 
-    inputs: Inputs
-    """Inputs of the encoder, or with a frozen encoder `Vectors`."""
-    labels: Any
-    """CSR [documents, labels]; labels unknown to the head may follow at the end."""
-
-    def __len__(self) -> int:
-        return self.labels.shape[0]
-
-    def identity(self) -> str:
-        """A hash of inputs and labels."""
-        labels = self.labels
-        return fingerprint(*self.inputs.identity(), labels.indptr, labels.indices, list(labels.shape))
-
-
-class EncoderBatch(NamedTuple):
-    """A loaded batch: the labels of its documents as pairs, and the arguments of the encoder."""
-
-    documents: Tensor
-    labels: Tensor
     inputs: tuple[Tensor, ...]
-
-    @property
-    def targets(self) -> Targets:
-        """The labels as the head's targets."""
-        return Targets(self.documents, self.labels)
+    targets: Targets
 
 
-class EncoderFitting:
+class Fit:
     """Fitting of an encoder with a head, or of a head alone on vectors."""
 
     def __init__(
-        self, module: EncoderHead | LabelHead, train: EncoderData, valid: EncoderData | None, config: TrainingConfig
+        self, network: EncoderHead | LabelHead, train: Part, valid: Part | None, config: TrainingConfig
     ) -> None:
-        self.module: nn.Module = module
-        self.encoder = module.encoder if isinstance(module, EncoderHead) else None
-        self.head = module.head if isinstance(module, EncoderHead) else module
+        self.module: nn.Module = network
+        self.encoder = network.encoder if isinstance(network, EncoderHead) else None
+        self.output: LabelHead = network.head if isinstance(network, EncoderHead) else network
         self.train, self.valid, self.config = train, valid, config
-        self.lengths = train.inputs.lengths
-
-    @property
-    def row_tables(self) -> tuple[str, ...]:
-        """Names of the module's parameters with row-sparse gradients, for the training loop."""
+        self.lengths = train.lengths
         prefix = "" if self.encoder is None else "head."
-        return tuple(prefix + name for name in self.head.row_tables)
+        self.head = (prefix,)
+        self.rows = tuple(prefix + name for name in self.output.row_tables)
 
     def batches(self, epoch: int) -> Sequence[np.ndarray]:
         """Batches of documents of similar length."""
         return training_batches(self.lengths, self.config, epoch)
 
-    def load(self, item: np.ndarray, epoch: int) -> EncoderBatch:
-        """Load a batch, with the random changes of the epoch where documents have any."""
-        return self._tensors(training_batch(self.train.inputs, item, epoch))
+    def load(self, documents: np.ndarray, epoch: int | None = None) -> Loaded:
+        """Load a batch, with the random changes of the epoch; without one as documents are predicted."""
+        batch = self.train.batch(documents, epoch)
+        return Loaded(tensors_of(batch), Targets.of_rows(self.train.labels, batch.rows))
 
-    def load_rows(self, rows: np.ndarray) -> EncoderBatch:
-        """The tensors of some training documents, as they are predicted."""
-        return self._tensors(self.train.inputs.batch(rows))
-
-    def _tensors(self, batch: InputBatch) -> EncoderBatch:
-        targets = Targets.of_rows(self.train.labels, batch.rows)
-        return EncoderBatch(targets.documents, targets.labels, tensors_of(batch))
-
-    def loss(self, batch: EncoderBatch) -> Tensor:
+    def loss(self, batch: Loaded) -> Tensor:
         """The mean loss of the documents."""
-        return self.head.loss(self.vectors(batch), batch.targets)
+        return self.output.loss(self.vectors(batch), batch.targets)
 
-    def vectors(self, batch: EncoderBatch) -> Tensor:
+    def vectors(self, batch: Loaded) -> Tensor:
         """The documents' vectors of a loaded batch."""
         return self.encoder(*batch.inputs) if self.encoder is not None else batch.inputs[0]
 
     @torch.inference_mode()
-    def validate(self) -> dict[str, float]:
+    def validate(self, budget: Budget) -> dict[str, float]:
         """Precision, nDCG and loss on the held-out documents."""
-        if self.valid is None or len(self.valid) == 0:
+        part = self.valid
+        if part is None or len(part) == 0:
             return {}
         metrics, k = metrics_to_validate(self.config.metric)
-        known = self.valid.labels[:, : self.head.n_labels]
-        ids = np.full((len(self.valid), k), -1, np.int32)
-        scores = np.full((len(self.valid), k), -np.inf, np.float32)
-        count, total = min(k, self.head.n_labels), 0.0
-        with closing(self._valid_vectors(self.valid)) as batches:
+        known = part.labels[:, : self.output.n_labels]
+        ids = np.full((len(part), k), -1, np.int32)
+        scores = np.full((len(part), k), -np.inf, np.float32)
+        count, total = min(k, self.output.n_labels), 0.0
+        with closing(self._valid_vectors(part, budget)) as batches:
             for rows, vectors in batches:
-                labels, best = self.head.best(vectors, count)
+                labels, best = self.output.best(vectors, count)
                 ids[rows, :count], scores[rows, :count] = labels.cpu().numpy(), best.cpu().numpy()
-                total += len(rows) * float(self.head.loss(vectors, Targets.of_rows(known, rows).to(vectors.device)))
-        numbers = validation_metrics(TopK(ids, scores), self.valid.labels, metrics, self.train.labels)
-        return {**numbers, "valid_loss": total / len(self.valid)}
+                total += len(rows) * float(self.output.loss(vectors, Targets.of_rows(known, rows).to(vectors.device)))
+        numbers = validation_metrics(TopK(ids, scores), part.labels, metrics, self.train.labels)
+        return {**numbers, "valid_loss": total / len(part)}
 
-    def _valid_vectors(self, part: EncoderData) -> Generator[tuple[np.ndarray, Tensor], None, None]:
+    def _valid_vectors(self, part: Part, budget: Budget) -> Generator[tuple[np.ndarray, Tensor], None, None]:
         if self.encoder is not None:
-            yield from vectors_in_batches(self.encoder, part.inputs, "validating")
+            yield from vectors_in_batches(self.encoder, part, "validating", budget)
             return
         for begin in range(0, len(part), FROZEN_AT_ONCE):
-            batch = part.inputs.batch(np.arange(begin, min(begin + FROZEN_AT_ONCE, len(part))))
-            yield batch.rows, tensors_of(batch, self.head.device)[0]
+            batch = part.batch(np.arange(begin, min(begin + FROZEN_AT_ONCE, len(part))))
+            yield batch.rows, tensors_of(batch, self.output.device)[0]
 
 
 # --- level fitting ---
@@ -193,12 +160,12 @@ class LevelFitting:
         """The mean loss."""
         return self.level.loss(*batch)
 
-    def validate(self) -> dict[str, float]:
+    def validate(self, budget: Budget) -> dict[str, float]:
         """Precision and nDCG on the held-out documents."""
         if self.valid is None or len(self.valid.inputs) == 0:
             return {}
         metrics, k = metrics_to_validate(self.config.metric)
-        top = best_nodes(self.level, self.valid.inputs, k, self.valid.parents, "validating")
+        top = best_nodes(self.level, self.valid.inputs, k, self.valid.parents, "validating", budget)
         return validation_metrics(top, self.valid.targets, metrics, self.train.targets)
 
     def identity(self) -> str:

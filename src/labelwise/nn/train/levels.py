@@ -18,7 +18,7 @@ from scipy import sparse
 
 from labelwise.labelspace.tree import LabelTree, training_nodes
 from labelwise.nn.config import TrainingConfig
-from labelwise.nn.inputs import Inputs, SomeInputs
+from labelwise.nn.inputs import Inputs, Part
 from labelwise.nn.levels import AttentionTree, Level, LevelFactory, Parents, best_nodes, parents_of
 from labelwise.nn.train.callbacks import History
 from labelwise.nn.train.fit import LevelData, LevelFitting
@@ -69,7 +69,7 @@ class TreeDocuments:
         targets = [target[rows] for target in self.targets]
         texts = self.texts[rows] if len(self.texts) else self.texts
         features = None if self.features is None else self.features[rows]
-        return TreeDocuments(self.name, SomeInputs(self.inputs, rows), targets, parents, texts, features)
+        return TreeDocuments(self.name, Part(self.inputs, rows=rows), targets, parents, texts, features)
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ def best_nodes_of_some(
         for rows in timed_blocks(np.random.default_rng(seed).permutation(len(inputs)), budget):
             with step.part(len(rows)):
                 own = None if parents is None else parents.of(rows)
-                tops.append(best_nodes(level, SomeInputs(inputs, rows), k, own, "ranking"))
+                tops.append(best_nodes(level, Part(inputs, rows=rows), k, own, "ranking"))
             blocks.append(rows)
     rows, top = np.concatenate(blocks), TopK.concatenate(tops)
     order = np.argsort(rows)
