@@ -43,7 +43,7 @@ from labelwise.model.inputs import (
     as_dataset,
     as_documents,
     as_held_out,
-    training_kind,
+    kinds_to_train_on,
 )
 from labelwise.model.label_file import ModelLabels
 from labelwise.model.predictions import (
@@ -145,6 +145,13 @@ class Method(Estimator):
 
     # --- fit and predict ---
 
+    def fact(self, name: str) -> Any:
+        """An attribute of the class, such as `needs`, unless the parameters, or what was learned, say otherwise."""
+        facts = self.config.facts()
+        if "label_names_" in self.__dict__ and hasattr(self.fitted_, "facts"):
+            facts |= self.fitted_.facts()
+        return facts.get(name, getattr(self, name))
+
     @property
     def time_budget(self) -> float | None:
         """Wall-clock seconds for all of `fit`, the field `time_budget` of the config or its section `training`."""
@@ -185,14 +192,15 @@ class Method(Estimator):
             known = fitted.about(known)
         self.__dict__.update(known)
         self.fitted_, self.fitted_config_, self.calibration_, self._loaded_from = fitted, self.config, None, None
-        self.card_ = card_of(self, dataset, hashes)
+        if "card_" not in known:
+            self.card_ = card_of(self, dataset, hashes)
         return self
 
     def _training_data(self, data: Any, labels: Any) -> Dataset | None:
         """The documents to train on, checked."""
         if data is None and not self.needs_data:
             return None
-        dataset = as_dataset(data, labels, self.inputs)
+        dataset = as_dataset(data, labels, self.fact("inputs") or self.inputs)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there are no documents to train on")
         if dataset.n_labels == 0:
@@ -203,10 +211,10 @@ class Method(Estimator):
         self, data: Dataset | None, valid: Dataset | None
     ) -> tuple[Dataset | None, Dataset | None, np.ndarray, dict[str, Any]]:
         """What `_fit` gets, hashes of the documents, and what the model will say of them, by attribute."""
-        if data is None:
-            return None, valid, np.empty(0, np.uint64), {}
-        both = self.config.reads_vectors
-        train = data.only(training_kind(data, self.inputs, self.name, both), both)
+        if data is None or not self.fact("refits"):  # documents to learn on how to combine models
+            return data, valid, np.empty(0, np.uint64), {}
+        kinds = kinds_to_train_on(self, data)
+        train = data.only("texts" if "texts" in kinds else min(kinds), "features" in kinds)
         width = None if train.features is None else FeatureWidth.of(train.features)
         hashes = document_hashes(train, train.kind)
         behind = np.concatenate([hashes, *self.config.documents_before()]) if self.learns else hashes[:0]
@@ -490,6 +498,8 @@ class Method(Estimator):
         path = folder.file(store.STATE_FILE)
         about = Saved(saved.config, saved.input, saved.labels.names, saved.width, path, members)
         fitted = cls.Fitted.from_tensors(saved.state, about)
+        if members:
+            saved = replace(saved, config=saved.config.with_members(members))
         if folder.verify and hasattr(fitted, "check"):
             fitted.check()
         model = cls.of(fitted, saved)
