@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from labelwise.data.csr import Blocks, labels_from_lists, pick_rows
+from labelwise.data.csr import Blocks, labels_from_lists
 from labelwise.data.dataset import (
     Dataset,
-    Features,
+    Documents,
     canonical_arrays,
     canonical_csr,
     canonical_features,
@@ -105,28 +105,6 @@ def as_held_out(valid: Dataset, train: Dataset, width: FeatureWidth | None) -> D
     if width is not None and aligned.features is not None:
         return replace(aligned, features=width.fitted(aligned.features, aligned.open_columns))
     return aligned
-
-
-@dataclass(frozen=True, slots=True)
-class Documents:
-    """Documents to predict for: like a `Dataset` without labels, but faster to build."""
-
-    texts: Strings | None = None
-    features: Features | None = None
-    paths: Strings | None = None
-    arrays: np.ndarray | None = None
-
-    def _parts(self) -> tuple[Any, ...]:
-        return self.texts, self.features, self.paths, self.arrays
-
-    def __len__(self) -> int:
-        if self.features is not None:
-            return self.features.shape[0]
-        return next((len(part) for part in self._parts() if part is not None), 0)
-
-    def take(self, rows: Any) -> Documents:
-        """The documents of some rows, as `Dataset.take`."""
-        return Documents(*(None if part is None else pick_rows(part, rows) for part in self._parts()))
 
 
 def as_documents(documents: Any, kind: str, width: FeatureWidth | None) -> Documents:
