@@ -97,6 +97,11 @@ class Config(BaseModel):
         return self
 
     @property
+    def parts_folder(self) -> Path | None:
+        """A folder of finished parts that the parameters name, beside the work of the fit itself."""
+        return None
+
+    @property
     def reads_vectors(self) -> bool:
         """Whether documents are texts with dense features next to them."""
         return False

@@ -5,13 +5,12 @@ import pytest
 from scipy import sparse
 
 import labelwise as lw
-from common import same_predictions
+from common import Clock, same_predictions
 from conformance.planted import planted
 from labelwise.linear.solver import LevelTrainer, PassLimit
 from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
 from labelwise.runtime.time_budget import NO_LIMIT
-from test_time_budget import Clock
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
+from common import Clock
 from conformance.planted import planted
 from labelwise.runs.run_time import RunTime
-from test_time_budget import Clock
 
 
 @pytest.fixture

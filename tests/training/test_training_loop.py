@@ -135,7 +135,7 @@ def test_time_budget_ends_cleanly():
             clock[0] += 1.0
 
     clock = [0.0]
-    with pytest.MonkeyPatch.job() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("labelwise.nn.train.loop.time.monotonic", lambda: clock[0])
         _, history = fit(config(epochs=1000, time_budget=10.5), callbacks=[Slow()])
     assert history.stopped == "time budget"

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -65,6 +66,21 @@ if TYPE_CHECKING:
     from labelwise.model.explanation import Explanation
     from labelwise.model.learning import LearningReport
     from labelwise.nn.text.transformer import AttentionMap
+
+
+class Prepared(NamedTuple):
+    """The documents of a fit."""
+
+    data: Any
+    """As they are given."""
+    train: Any
+    """What the method reads of them."""
+    valid: Dataset | None
+    """The same of held-out documents."""
+    hashes: np.ndarray
+    """Of the documents to train on."""
+    known: dict[str, Any]
+    """What the model will say of them, by attribute."""
 
 
 class Method(Estimator):
@@ -179,22 +195,29 @@ class Method(Estimator):
         job
             Where to keep checkpoints and log metrics; a run sets it.
         """
-        begin = time.monotonic()
-        self.check_needs()
-        dataset = self._training_data(data, labels)
-        self.__dict__.pop("label_names_", None)  # a failed fit must not leave the model looking fitted
-        with limited_time(job or Job(), self.time_budget, begin) as own:
-            train, held_out, hashes, known = self._prepared(dataset, valid)
-            if own.folder is not None:
-                own = replace(own, identity=fit_identity(self, self.config, train, held_out))
-            fitted = self._fit(train, held_out, own)
-        if hasattr(fitted, "about"):
-            known = fitted.about(known)
+        with self.prepared(data, labels, valid, job) as (given, own):
+            self.__dict__.pop("label_names_", None)  # a failed fit must not leave the model looking fitted
+            fitted = self._fit(given.train, given.valid, own)
+        known = fitted.about(given.known) if hasattr(fitted, "about") else given.known
         self.__dict__.update(known)
         self.fitted_, self.fitted_config_, self.calibration_, self._loaded_from = fitted, self.config, None, None
         if "card_" not in known:
-            self.card_ = card_of(self, dataset, hashes)
+            self.card_ = card_of(self, given.data, given.hashes)
         return self
+
+    @contextmanager
+    def prepared(
+        self, data: Any, labels: Any, valid: Dataset | None, job: Job | None
+    ) -> Iterator[tuple[Prepared, Job]]:
+        """What `_fit` gets, from what `fit` is given: checked documents, and a job with its identity and time."""
+        begin = time.monotonic()
+        self.check_needs()
+        dataset = self._training_data(data, labels)
+        with limited_time(job or Job(), self.time_budget, begin) as own:
+            given = self._prepared(dataset, valid)
+            if own.folder is not None or self.config.parts_folder is not None:
+                own = replace(own, identity=fit_identity(self, self.config, given.train, given.valid))
+            yield given, own
 
     def _training_data(self, data: Any, labels: Any) -> Dataset | None:
         """The documents to train on, checked."""
@@ -207,12 +230,9 @@ class Method(Estimator):
             raise DataError(f"{dataset.name}: there are no labels to learn")
         return dataset
 
-    def _prepared(
-        self, data: Dataset | None, valid: Dataset | None
-    ) -> tuple[Dataset | None, Dataset | None, np.ndarray, dict[str, Any]]:
-        """What `_fit` gets, hashes of the documents, and what the model will say of them, by attribute."""
+    def _prepared(self, data: Dataset | None, valid: Dataset | None) -> Prepared:
         if data is None or not self.fact("refits"):  # documents to learn on how to combine models
-            return data, valid, np.empty(0, np.uint64), {}
+            return Prepared(data, data, valid, np.empty(0, np.uint64), {})
         kinds = kinds_to_train_on(self, data)
         train = data.only("texts" if "texts" in kinds else min(kinds), "features" in kinds)
         width = None if train.features is None else FeatureWidth.of(train.features)
@@ -227,7 +247,8 @@ class Method(Estimator):
             "label_counts_": data.label_counts(),
             "trained_on_": TrainingDocuments.of(data.labels, behind),
         }
-        return train, None if valid is None else as_held_out(valid, train, width), hashes, known
+        held_out = None if valid is None else as_held_out(valid, train, width)
+        return Prepared(data, train, held_out, hashes, known)
 
     def predict(
         self,

@@ -644,6 +644,8 @@ def train_repetitions(config: RunConfig, numbers: Sequence[int], begin: float | 
     model = config.make_method()
     numbers = sorted(set(numbers))
     try:
+        if not hasattr(model, "fit_parts"):
+            raise ConfigError(f"{model.name} is not made of repetitions; mach is")
         parts = model.check_parts(numbers)
     except ConfigError as error:
         raise ConfigError(f"--repetition: {error}") from None

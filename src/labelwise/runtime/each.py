@@ -98,7 +98,8 @@ class Each:
         folder = None if self.job.folder is None else self.job.folder / name
         own = self.job.fingerprint("group", self.name, list(keys), *(part for key in keys for part in self._of(key)))
         count = budget.early_ends.count
-        job = replace(self.job, folder=folder, budget=budget, identity=own, _names=set(), _before=[])
+        below = f"{self.job.name}-{name}" if self.job.name else name
+        job = replace(self.job, folder=folder, budget=budget, identity=own, name=below, _names=set(), _before=[])
         made = self.make(shared, job, keys)
         is_cut = on_rank_zero(lambda: budget.early_ends.count > count)
         results = {key: Result(self.stored.ready(one), is_cut) for key, one in made.items() if one is not None}
