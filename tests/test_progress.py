@@ -2,7 +2,7 @@
 
 import pytest
 
-from clock import Clock
+from common import Clock
 from labelwise.runtime.progress import progress, stage
 
 

@@ -71,7 +71,8 @@ def can(model: Method | type[Method], ability: str) -> bool:
     if old is not None:
         return bool(getattr(model, old))
     fitted = getattr(model, "fitted_", None)
-    return hasattr(model.Fitted, ability) and ability not in getattr(fitted, "lacks", ())
+    has = hasattr(model.Fitted, ability) or (ability == "explain" and hasattr(model.Fitted, "explanations"))
+    return has and ability not in getattr(fitted, "lacks", ())
 
 
 def methods_that(ability: str) -> str:

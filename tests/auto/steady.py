@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from clock import Clock
+from common import Clock
 from labelwise.tuning import auto as search
 from labelwise.tuning.ladder import read_trial, run_trial
 

@@ -144,7 +144,7 @@ def stop(*_, **__):
 def test_a_failure_leaves_no_files(tmp_path, corpora, monkeypatch):
     folder = {"repetitions_folder": str(tmp_path / "parts")}
     given = config(corpora / "tfrecord", tmp_path / "run", mapped=True, model=folder)
-    for target, name in ((Mach, "_training"), (ArrayOnDisk, "map")):
+    for target, name in ((Mach, "_repetitions"), (ArrayOnDisk, "map")):
         with monkeypatch.context() as patch:
             patch.setattr(target, name, stop)
             with pytest.raises(Stopped):

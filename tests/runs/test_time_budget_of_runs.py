@@ -6,7 +6,7 @@ import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
-from clock import Clock
+from common import Clock
 from conformance.planted import planted
 from labelwise.runs.run_time import RunTime
 
@@ -95,7 +95,7 @@ def test_a_run_that_was_stopped_does_not_get_its_time_again(clock, config, monke
         raise Killed
 
     run = config.parent / "run"
-    with monkeypatch.context() as patch:
+    with monkeypatch.job() as patch:
         patch.setattr("labelwise.runs.train._fit", stopped)
         with pytest.raises(Killed):
             labelwise("train", config)

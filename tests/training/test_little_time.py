@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 import labelwise as lw
-from clock import Clock
+from common import Clock
 from conformance.planted import planted
 from conformance.small import SMALL
 from labelwise.model import affordable as affordable_module
@@ -107,7 +107,7 @@ def test_repetitions_share_the_time_and_those_without_any_are_left_out(clock, mo
     model = lw.Mach(**settings).fit(data)
     assert budgets == [25.0, 10.0, 5.0], "what came late is reserved, up to half of the time"
     assert [one.number for one in model.repetitions_] == [0, 1, 2]
-    assert "time budget: 3 of 4 repetitions are trained, the others are left out" in caplog.text
+    assert "time budget: 3 of 4 results of repetition are there, the others are left out" in caplog.text
     assert model.predict(data, 3).ids.shape == (60, 3)
 
 

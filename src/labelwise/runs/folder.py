@@ -413,7 +413,7 @@ class RunFolder:
         recorded = before.get("threads_before")
         earlier = [*(recorded if isinstance(recorded, list) else []), threads]
         self.write_json(MACHINE, {**before, "threads": machine["threads"], "threads_before": earlier})
-        if not config.make_method().same_on_any_threads:
+        if not config.make_method().fact("same_on_any_threads"):
             log.warning(
                 "this run used %d threads before and uses %d now: weights may differ in their last digits from those "
                 "of a run without interruption; run.threads=%d avoids that", threads, machine["threads"], threads,

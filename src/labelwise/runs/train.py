@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 def is_refitted(model: Method, data: RunData) -> bool:
     """Whether a model has seen more documents than the training part has."""
-    return model.refits and model.n_documents_ > len(data.train)
+    return model.fact("refits") and model.n_documents_ > len(data.train)
 
 
 def check_resumable(run: RunFolder, data: RunData, held_out: Dataset | None) -> None:
@@ -225,7 +225,7 @@ def check_launcher(config: RunConfig, method: Method, launcher: Launcher) -> Non
     option = f"--launcher {launcher.name}"
     if n_ranks() > 1:
         raise ConfigError(f"{option}: not under torchrun; use one of the two")
-    if not method.refits:
+    if not method.fact("refits"):
         raise ConfigError(f"{option}: the members of this ensemble are trained already; leave the option out")
     if not method.trains_in_tasks:
         raise ConfigError(
@@ -347,7 +347,7 @@ def train(
 
 def check_device(method: Method, given: str | None) -> None:
     """Refuse a GPU for a method that computes on the CPU, and one that is not there."""
-    if "torch" in method.needs:
+    if "torch" in method.fact("needs"):
         from labelwise.runtime.device import computing_device
 
         computing_device()
@@ -468,7 +468,7 @@ def _refit(
         log.info("the model of this run is already trained on all documents")
         record_refit(run, judged, len(data.train))
         return
-    if not judged.refits:
+    if not judged.fact("refits"):
         log.warning("run.refit: the members of this ensemble are trained already; it stays as it is")
         return
     everything = documents_to_refit(data, held_out, judged.validates, scratch)
@@ -644,6 +644,8 @@ def train_repetitions(config: RunConfig, numbers: Sequence[int], begin: float | 
     model = config.make_method()
     numbers = sorted(set(numbers))
     try:
+        if not hasattr(model, "fit_parts"):
+            raise ConfigError(f"{model.name} is not made of repetitions; mach is")
         parts = model.check_parts(numbers)
     except ConfigError as error:
         raise ConfigError(f"--repetition: {error}") from None
