@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from labelwise.nn.encoder_head import EncoderHead
-    from labelwise.nn.heads.base import LabelHead
+    from labelwise.nn.heads.base import Head
     from labelwise.nn.images.inputs import ImageInputs
     from labelwise.nn.images.networks import ImageEncoder
     from labelwise.nn.train.callbacks import History
@@ -98,15 +98,15 @@ class ImageMethod(Method):
         """The network without weights, for the saved weights of the encoder."""
         return self._backbone()
 
-    def _head(self, width: int, train: Dataset) -> LabelHead:
+    def _head(self, width: int, train: Dataset) -> Head:
         """A head for vectors of this width, with initial weights."""
         raise NotImplementedError
 
-    def _head_state(self, head: LabelHead) -> dict[str, np.ndarray]:
+    def _head_state(self, head: Head) -> dict[str, np.ndarray]:
         """The arrays of the head to write to a model file."""
         return head.state()
 
-    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> LabelHead:
+    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> Head:
         """The head from what `_head_state` returned."""
         raise NotImplementedError
 

@@ -36,7 +36,7 @@ from labelwise.nn.config import (
 if TYPE_CHECKING:
     from torch import nn
 
-    from labelwise.nn.heads.base import LabelHead
+    from labelwise.nn.heads.base import Head
     from labelwise.nn.images.inputs import ImageInputs
 
 RECIPE = TrainingConfig(
@@ -81,19 +81,19 @@ class MheFace(ImageMethod):
         image = self.config.image
         return make_face_network(self.config.network, image.channels, image.size, self.config.training.seed)
 
-    def _head(self, width: int, train: Dataset) -> LabelHead:
-        from labelwise.nn.heads.margin import MarginHead
+    def _head(self, width: int, train: Dataset) -> Head:
+        from labelwise.nn.heads.sampled import Margin
 
-        head = MarginHead(width, train.n_labels, self.config.head)
+        head = Margin(width, train.n_labels, self.config.head)
         return head.initialise(train.label_counts(), len(train), self.config.training.seed)
 
-    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> LabelHead:
+    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> Head:
         import torch
 
-        from labelwise.nn.heads.margin import MarginHead
+        from labelwise.nn.heads.sampled import Margin
 
         with torch.device("meta"):
-            head = MarginHead(width, len(self.label_names_), self.config.head)
+            head = Margin(width, len(self.label_names_), self.config.head)
         return head.restore(tensors, path)
 
     def _encode(self, data: Documents) -> np.ndarray:

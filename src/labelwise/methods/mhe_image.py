@@ -30,7 +30,7 @@ from labelwise.nn.cost import NetworkSize, digit_head_size
 if TYPE_CHECKING:
     from torch import nn
 
-    from labelwise.nn.heads.base import LabelHead
+    from labelwise.nn.heads.base import Head
 
 log = logging.getLogger("labelwise")
 
@@ -83,7 +83,7 @@ class MheImage(ImageMethod):
         n_weights = sum(array.size for array in tensors.values())
         return restored_image_model(get_tensor(tensors, "settings", path), n_weights, self.config.backbone, path)
 
-    def _head(self, width: int, train: Dataset) -> LabelHead:
+    def _head(self, width: int, train: Dataset) -> Head:
         from labelwise.nn.heads.make_head import make_head
 
         config, seed, counts = self.config.head, self.config.training.seed, train.label_counts()
@@ -103,12 +103,12 @@ class MheImage(ImageMethod):
 
         return label_means(self._images(train, "paths" if train.paths is not None else "arrays"), train.labels)
 
-    def _head_state(self, head: LabelHead) -> dict[str, np.ndarray]:
+    def _head_state(self, head: Head) -> dict[str, np.ndarray]:
         from labelwise.nn.heads.make_head import head_state
 
         return head_state(head)
 
-    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> LabelHead:
+    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> Head:
         from labelwise.nn.heads.make_head import restored_head
 
         return restored_head(width, len(self.label_names_), self.config.head, tensors, path)

@@ -38,7 +38,7 @@ from labelwise.nn.cost import NetworkSize, digit_head_size, grouped_head_size
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
-    from labelwise.nn.heads.base import LabelHead
+    from labelwise.nn.heads.base import Head
 
 LAYERS = 5
 """Last layers whose summary tokens are concatenated, as published."""
@@ -128,7 +128,7 @@ class MheText(TextNetwork):
                 groups=self.groups, beam=self.beam or self.groups, **common,
             )  # fmt: skip
 
-    def _new_head(self, width: int, train: Dataset) -> LabelHead:
+    def _new_head(self, width: int, train: Dataset) -> Head:
         from labelwise.nn.heads.make_head import make_head
 
         config, seed = self.config.head_for(train.n_labels), self.config.training.seed
@@ -144,13 +144,13 @@ class MheText(TextNetwork):
         texts = train.texts or Strings.of(())
         return pifa(Tfidf(LINEAR_TFIDF).fit_transform(texts), train.labels, FEATURES_PER_LABEL)
 
-    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> LabelHead:
+    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> Head:
         from labelwise.nn.heads.make_head import restored_head
 
         count = len(self.label_names_)
         return restored_head(width, count, self.config.head_for(count), tensors, path)
 
-    def _head_state(self, head: LabelHead) -> dict[str, np.ndarray]:
+    def _head_state(self, head: Head) -> dict[str, np.ndarray]:
         from labelwise.nn.heads.make_head import head_state
 
         return head_state(head)

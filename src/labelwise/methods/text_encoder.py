@@ -24,7 +24,7 @@ from labelwise.methods.text_network import TextNetwork, TextNetworkConfig
 from labelwise.nn.config import HeadConfig, OptimiserConfig, ScheduleConfig, TrainingConfig
 
 if TYPE_CHECKING:
-    from labelwise.nn.heads.base import LabelHead
+    from labelwise.nn.heads.base import Head
 
 RECIPE = TrainingConfig(
     epochs=5,
@@ -48,17 +48,17 @@ class TextEncoder(TextNetwork):
         training: TrainingConfig = RECIPE
         """Settings of training."""
 
-    def _new_head(self, width: int, train: Dataset) -> LabelHead:
-        from labelwise.nn.heads.linear import FlatHead
+    def _new_head(self, width: int, train: Dataset) -> Head:
+        from labelwise.nn.heads.linear import Outputs
 
-        head = FlatHead(width, train.n_labels, self.config.head)
+        head = Outputs(width, train.n_labels, self.config.head)
         return head.initialise(train.label_counts(), len(train), self.config.training.seed)
 
-    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> LabelHead:
+    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> Head:
         import torch
 
-        from labelwise.nn.heads.linear import FlatHead
+        from labelwise.nn.heads.linear import Outputs
 
         with torch.device("meta"):
-            head = FlatHead(width, len(self.label_names_), self.config.head)
+            head = Outputs(width, len(self.label_names_), self.config.head)
         return head.restore(tensors, path)

@@ -36,7 +36,7 @@ from labelwise.topk import TopK
 
 if TYPE_CHECKING:
     from labelwise.nn.encoder_head import EncoderHead
-    from labelwise.nn.heads.base import LabelHead
+    from labelwise.nn.heads.base import Head
     from labelwise.nn.text.tokens import Tokens
     from labelwise.nn.text.transformer import AttentionMap
     from labelwise.nn.train.callbacks import History
@@ -106,14 +106,14 @@ class TextNetwork(UsesTextEncoder):
         return text_network_cost(shape, constants, self.config, self._head_size(shape.labels, width))
 
     @abstractmethod
-    def _new_head(self, width: int, train: Dataset) -> LabelHead:
+    def _new_head(self, width: int, train: Dataset) -> Head:
         """The head for vectors of `width`, with initial weights."""
 
     @abstractmethod
-    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> LabelHead:
+    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> Head:
         """The head of a saved model, from what `_head_state` returned."""
 
-    def _head_state(self, head: LabelHead) -> dict[str, np.ndarray]:
+    def _head_state(self, head: Head) -> dict[str, np.ndarray]:
         return head.state()
 
     network_: EncoderHead

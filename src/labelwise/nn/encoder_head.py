@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.nn.encode import vectors_in_batches
-from labelwise.nn.heads.base import LabelHead
+from labelwise.nn.heads.base import Head
 from labelwise.nn.inputs import Encoder, Inputs
 from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
@@ -19,7 +19,7 @@ from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 class EncoderHead(nn.Module):
     """An encoder and a head; `forward` returns the documents' vectors."""
 
-    def __init__(self, encoder: Encoder, head: LabelHead) -> None:
+    def __init__(self, encoder: Encoder, head: Head) -> None:
         super().__init__()
         self.encoder: Any = encoder
         self.head = head
@@ -34,7 +34,7 @@ class EncoderHead(nn.Module):
             return best_labels(self.head, batches, len(inputs), k)
 
 
-def best_labels(head: LabelHead, batches: Iterable[tuple[np.ndarray, Tensor]], count: int, k: int) -> TopK:
+def best_labels(head: Head, batches: Iterable[tuple[np.ndarray, Tensor]], count: int, k: int) -> TopK:
     """The k best labels of documents whose vectors come in batches, in any order."""
     ids = np.empty((count, k), np.int32)
     scores = np.empty((count, k), np.float32)

@@ -20,9 +20,9 @@ from labelwise.io.folder import get_tensor
 from labelwise.labelspace.tree import LabelTree, children_of
 from labelwise.nn.arrays import as_tensor
 from labelwise.nn.config import HeadConfig, LossConfig, RecurrentConfig
-from labelwise.nn.heads.attention import AttentionInputs, LabelAttention, LabelOutput, SharedOutput
+from labelwise.nn.heads.attention import Attention, AttentionInputs, LabelOutput, SharedOutput
 from labelwise.nn.heads.base import Targets
-from labelwise.nn.heads.linear import CandidateHead, FlatHead, exact_topk
+from labelwise.nn.heads.linear import CandidateHead, Outputs, exact_topk
 from labelwise.nn.heads.losses import label_priors
 from labelwise.nn.inputs import Inputs, batches_by_length, tensors_of
 from labelwise.nn.words.recurrent import RecurrentEncoder
@@ -96,7 +96,7 @@ class Level(nn.Module):
 class AttentionLevel(Level):
     """Recurrent states and label-wise attention."""
 
-    def __init__(self, encoder: RecurrentEncoder, head: LabelAttention) -> None:
+    def __init__(self, encoder: RecurrentEncoder, head: Attention) -> None:
         super().__init__()
         self.encoder, self.head = encoder, head
 
@@ -158,7 +158,7 @@ class AttentionLevel(Level):
 class PooledLevel(Level):
     """Recurrent states, their mean, and one linear output per label: a baseline. It scores all labels."""
 
-    def __init__(self, encoder: RecurrentEncoder, head: FlatHead) -> None:
+    def __init__(self, encoder: RecurrentEncoder, head: Outputs) -> None:
         super().__init__()
         self.encoder, self.head = encoder, head
 
@@ -342,9 +342,9 @@ class LevelFactory:
         encoder = RecurrentEncoder(vectors, self.frozen, self.recurrent, seed)
         width = encoder.width
         if self.head.kind == "mean":
-            return PooledLevel(encoder, FlatHead(width, size, HeadConfig(dropout=0.0)))
+            return PooledLevel(encoder, Outputs(width, size, HeadConfig(dropout=0.0)))
         output = LabelOutput(width, size) if self.head.kind == "own" else SharedOutput(width, self.head.hidden)
-        return AttentionLevel(encoder, LabelAttention(width, size, output))
+        return AttentionLevel(encoder, Attention(width, size, output))
 
 
 def state_of_trees(trees: Sequence[AttentionTree], frozen: bool) -> dict[str, np.ndarray]:
@@ -403,7 +403,7 @@ class EncoderLevel(Level):
         Whether the values of targets are weights of the loss of true nodes; otherwise the weight is 1.
     """
 
-    def __init__(self, encoder: Any, head: FlatHead | CandidateHead, hinge: bool, weighted: bool) -> None:
+    def __init__(self, encoder: Any, head: Outputs | CandidateHead, hinge: bool, weighted: bool) -> None:
         super().__init__()
         self.encoder: Any = encoder
         self.head, self.hinge, self.weighted = head, hinge, weighted
@@ -414,9 +414,9 @@ class EncoderLevel(Level):
     ) -> EncoderLevel:
         """A level whose head has no weights yet."""
         if has_candidates:
-            head: FlatHead | CandidateHead = CandidateHead(encoder.width, n_nodes, loss, dropout)
+            head: Outputs | CandidateHead = CandidateHead(encoder.width, n_nodes, loss, dropout)
         else:
-            head = FlatHead(encoder.width, n_nodes, HeadConfig(loss=loss, dropout=dropout))
+            head = Outputs(encoder.width, n_nodes, HeadConfig(loss=loss, dropout=dropout))
         return cls(encoder, head, "hinge" in loss.name, weighted)
 
     @property
@@ -448,7 +448,7 @@ class EncoderLevel(Level):
         if not self.weighted:
             targets = (targets > 0).to(targets.dtype)
         if candidates is None:
-            assert isinstance(self.head, FlatHead)
+            assert isinstance(self.head, Outputs)
             nodes, documents = torch.nonzero(targets.T, as_tuple=True)
             return self.head.loss(vectors, Targets(documents, nodes, targets[documents, nodes]))
         assert isinstance(self.head, CandidateHead)
@@ -460,7 +460,7 @@ class EncoderLevel(Level):
         """The k best nodes of each document and their scores between 0 and 1, times those of their parents."""
         vectors = self.encoder(*inputs).float()
         if parents is None:
-            assert isinstance(self.head, FlatHead)
+            assert isinstance(self.head, Outputs)
             nodes, best = self.head.best(vectors, min(k, self.n_nodes))
             return nodes, self._probabilities(best)
         assert isinstance(self.head, CandidateHead)

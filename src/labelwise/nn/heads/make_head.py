@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from labelwise.errors import ConfigError, ModelFormatError
-from labelwise.labelspace.digits import DigitCode, balanced_radices, make_code
+from labelwise.labelspace.digits import DigitCode, make_code
 from labelwise.nn.config import DigitHeadConfig
-from labelwise.nn.heads.base import LabelHead
-from labelwise.nn.heads.cascade import CascadeHead
-from labelwise.nn.heads.linear import FlatHead
-from labelwise.nn.heads.product import ProductHead
-from labelwise.nn.heads.sampled import SamplingHead
+from labelwise.nn.heads.base import Head
+from labelwise.nn.heads.cascade import Cascade
+from labelwise.nn.heads.linear import Outputs
+from labelwise.nn.heads.product import Product
+from labelwise.nn.heads.sampled import Sampling, radices_of
 
 ORDER = "label_at"
 """Name of the array with the order of the labels in a model file."""
@@ -29,7 +29,7 @@ def make_head(
     counts: np.ndarray,
     seed: int,
     features: Any = None,
-) -> LabelHead:
+) -> Head:
     """The head of a config, without weights.
 
     Parameters
@@ -53,12 +53,7 @@ def make_head(
     return _built(width, n_labels, config, code)
 
 
-def radices_of(config: DigitHeadConfig, n_labels: int) -> tuple[int, ...]:
-    """The radices of a config, near equal unless given."""
-    return balanced_radices(n_labels, config.heads) if config.radices is None else config.radices
-
-
-def head_state(head: LabelHead) -> dict[str, np.ndarray]:
+def head_state(head: Head) -> dict[str, np.ndarray]:
     """The arrays to write to a model file, with the order of the labels."""
     code: DigitCode | None = getattr(head, "code", None)
     order = {} if code is None or code.label_at is None else {ORDER: code.label_at}
@@ -67,7 +62,7 @@ def head_state(head: LabelHead) -> dict[str, np.ndarray]:
 
 def restored_head(
     width: int, n_labels: int, config: DigitHeadConfig, tensors: Mapping[str, np.ndarray], path: Path
-) -> LabelHead:
+) -> Head:
     """Rebuild a head from what `head_state` returned, without copying weights."""
     code = None
     if config.has_code:
@@ -95,8 +90,8 @@ def _is_permutation(order: np.ndarray, n_labels: int) -> bool:
     return inside and bool(seen.all())
 
 
-def _built(width: int, n_labels: int, config: DigitHeadConfig, code: DigitCode | None) -> LabelHead:
+def _built(width: int, n_labels: int, config: DigitHeadConfig, code: DigitCode | None) -> Head:
     if code is None:
-        return FlatHead(width, n_labels, config.flat())
-    kinds = {"product": ProductHead, "cascade": CascadeHead, "sampling": SamplingHead}
+        return Outputs(width, n_labels, config.flat())
+    kinds = {"product": Product, "cascade": Cascade, "sampling": Sampling}
     return kinds[config.kind](width, code, config)

@@ -18,7 +18,7 @@ from labelwise.labelspace.tree import candidate_targets, children_of
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.encode import vectors_in_batches
 from labelwise.nn.encoder_head import EncoderHead
-from labelwise.nn.heads.base import LabelHead, Targets
+from labelwise.nn.heads.base import Head, Targets
 from labelwise.nn.inputs import InputBatch, Inputs, tensors_of, training_batch, training_batches
 from labelwise.nn.levels import Level, Parents, best_nodes
 from labelwise.nn.train.loop import metrics_to_validate, validation_metrics
@@ -64,7 +64,7 @@ class EncoderFitting:
     """Fitting of an encoder with a head, or of a head alone on vectors."""
 
     def __init__(
-        self, module: EncoderHead | LabelHead, train: EncoderData, valid: EncoderData | None, config: TrainingConfig
+        self, module: EncoderHead | Head, train: EncoderData, valid: EncoderData | None, config: TrainingConfig
     ) -> None:
         self.module: nn.Module = module
         self.encoder = module.encoder if isinstance(module, EncoderHead) else None
@@ -76,7 +76,7 @@ class EncoderFitting:
     def row_tables(self) -> tuple[str, ...]:
         """Names of the module's parameters with row-sparse gradients, for the training loop."""
         prefix = "" if self.encoder is None else "head."
-        return tuple(prefix + name for name in self.head.row_tables)
+        return tuple(prefix + name for name in self.head.row_tables())
 
     def batches(self, epoch: int) -> Sequence[np.ndarray]:
         """Batches of documents of similar length."""
