@@ -2,7 +2,6 @@
 
 from labelwise.methods.mach import MachTraining
 from labelwise.methods.mhe_image import RECIPE as IMAGE_RECIPE
-from labelwise.methods.word_networks import WordTraining
 from labelwise.nn.config import (
     AugmentationConfig,
     AveragingConfig,
@@ -18,6 +17,7 @@ from labelwise.nn.config import (
     ScheduleConfig,
     TrainingConfig,
     WordsConfig,
+    WordTraining,
 )
 from labelwise.nn.fine_tuning_settings import FineTuningConfig
 

@@ -91,7 +91,7 @@ def count_chunks(monkeypatch, stop_after=None) -> list:
 
 
 def interrupted_fit(method, data, folder, after):
-    with pytest.MonkeyPatch.job() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         count_chunks(patch, after)
         with pytest.raises(Interrupted):
             method.fit(data, job=Job(folder))

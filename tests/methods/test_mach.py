@@ -155,7 +155,7 @@ def test_labels_move_to_buckets_that_suit_them(tmp_path, data):
 def test_learned_buckets_resume_to_the_same(tmp_path, data):
     settings = {**SMALL, "repetitions": 1, "repartition": {"every": 2}}
     expected = lw.Mach(**settings).fit(data)
-    with pytest.MonkeyPatch.job() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         steps, plain = [], RepetitionFitting.loss
 
         def stopping(self, batch):

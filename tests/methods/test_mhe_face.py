@@ -207,12 +207,12 @@ def test_verified_images_have_the_pixels_of_predicted_ones(crop, tmp_path):
         config = SimpleNamespace(image=None)
 
         def image_vectors(self, images):
-            seen.append(images.batch(np.arange(2)).pixels)
+            seen.append(images.batch(np.arange(2)).arrays[0])
             return np.ones((2, 1))
 
     Recorder.config.image = config
     verify_pairs(Recorder(), Pairs(paths, np.array([0, 0]), np.array([1, 1]), np.array([True, False]), None), [0.5])
-    predicted = ImageInputs(config, paths=Strings.of(paths)).batch(np.arange(2)).pixels
+    predicted = ImageInputs(config, paths=Strings.of(paths)).batch(np.arange(2)).arrays[0]
     np.testing.assert_array_equal(seen[0], predicted)
 
 

@@ -12,7 +12,8 @@ from labelwise.nn.heads.sampled import Margin
 from labelwise.nn.images.faces import make_face_network
 from labelwise.nn.images.inputs import ImageInputs
 from labelwise.nn.images.networks import ImageEncoder
-from labelwise.nn.train.fit import EncoderData, EncoderFitting
+from labelwise.nn.inputs import Part
+from labelwise.nn.train.fit import Fit
 from labelwise.nn.train.head_shards import join_head, split_head
 from labelwise.nn.train.loop import train
 from labelwise.runtime.job import Job
@@ -32,7 +33,7 @@ class Broken(Exception):
     pass
 
 
-class Batches(EncoderFitting):
+class Batches(Fit):
     """Batches of 11 images and a last one of 3."""
 
     left = 10**9
@@ -62,11 +63,11 @@ def trained(head, divided=False, folder=None, left=10**9):
     encoder = ImageEncoder(network, np.full(3, 0.5), np.full(3, 0.25))
     made = Margin(8, PEOPLE, HEADS[head]).initialise(np.full(PEOPLE, 4), IMAGES, seed=2)
     split_head(made, config)
-    whole, data = EncoderHead(encoder, made), EncoderData(images, labels)
+    whole, data = EncoderHead(encoder, made), Part(images, labels)
     fitting = Batches(whole, data, data, config)
     fitting.left = left
     try:
-        history = train(fitting, config, job=Job(folder), rows=fitting.row_tables)
+        history = train(fitting, config, job=Job(folder))
     except Broken:
         return None
     join_head(whole)

@@ -25,6 +25,7 @@ from labelwise.model.inputs import Documents, split_for_early_stopping
 from labelwise.model.old_method import OldMethod as Method
 from labelwise.nn.config import ImageConfig, MonitorConfig, TrainingConfig, without_validation
 from labelwise.nn.cost import NetworkSize, head_size, network_cost
+from labelwise.runtime.finished import fingerprint
 from labelwise.runtime.job import Job
 from labelwise.topk import TopK
 
@@ -137,8 +138,8 @@ class ImageMethod(Method):
     def _fit(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> None:
         import_required(self.name, "vision", *self.needs)
         from labelwise.nn.encoder_head import EncoderHead
+        from labelwise.nn.inputs import Part
         from labelwise.nn.train.checkpoint import seed_random_state
-        from labelwise.nn.train.fit import EncoderData
         from labelwise.nn.train.head_shards import join_head, split_head
         from labelwise.runtime.device import computing_device, torch_threads
 
@@ -148,9 +149,9 @@ class ImageMethod(Method):
         train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MAX_VALID, seed)
         training = config.training if held_out is not None else without_validation(config.training, self._recipe())
         images = self._images(train, kind, keep=True)
-        parts = [EncoderData(images, train.labels)]
+        parts = [Part(images, train.labels)]
         if held_out is not None:
-            parts.append(EncoderData(self._images(held_out, kind, keep=True), held_out.labels))
+            parts.append(Part(self._images(held_out, kind, keep=True), held_out.labels))
         try:
             with torch_threads(), seed_random_state(seed):
                 encoder = self._encoder(images)
@@ -165,18 +166,17 @@ class ImageMethod(Method):
         self._stored = None
 
     def _train(self, parts: list[Any], training: TrainingConfig, job: Job) -> History:
-        from labelwise.nn.train.fit import EncoderFitting
+        from labelwise.nn.train.fit import Fit
         from labelwise.nn.train.loop import train as train_loop
         from labelwise.nn.train.monitor import CollapseMonitor
 
         config, valid = self.config, parts[1] if len(parts) > 1 else None
-        fitting = EncoderFitting(self.network_, parts[0], valid, training)
+        fitting = Fit(self.network_, parts[0], valid, training)
         settings = deciding_json(config, PART, {"training": True, "valid_fraction": True})
-        identity = parts[0].identity() + ("" if valid is None else valid.identity()) + settings
-        callbacks = [CollapseMonitor(fitting, config.monitor)] if config.monitor.enabled else []
+        identity = fingerprint(*(array for part in parts for array in part.identity()), settings)
+        monitor = CollapseMonitor(fitting, config.monitor) if config.monitor.enabled else None
         return train_loop(
-            fitting, training, job=job, head=("head.",), rows=fitting.row_tables, callbacks=callbacks,
-            title="training", identity=identity,
+            fitting, training, job=job, monitor=monitor, title="training", identity=identity,
         )  # fmt: skip
 
     def _recipe(self) -> TrainingConfig:
@@ -258,7 +258,7 @@ class ImageMethod(Method):
             raise ConfigError(f"terms: from 1 to {most} parts per side of the image can be covered, got {cells}")
         data, ids, scores = labels_to_explain(self, document, labels, k)
         with torch_threads():
-            pixels = self._images(data).batch(np.zeros(1, np.int64)).pixels[0]
+            pixels = self._images(data).batch(np.zeros(1, np.int64)).arrays[0][0]
             maps = occlusion_maps(self.network_, pixels, ids, cells)
         missing = [label for label in ids.tolist() if label not in scores]
         if missing:

@@ -28,6 +28,7 @@ from labelwise.model.inputs import Documents, split_for_early_stopping
 from labelwise.nn.config import EncoderConfig, MonitorConfig, TrainingConfig, without_validation
 from labelwise.nn.cost import NetworkSize, encoder_size, head_size, text_network_cost
 from labelwise.nn.text.saved_encoder import with_saved_settings
+from labelwise.runtime.finished import fingerprint
 from labelwise.runtime.job import Job
 from labelwise.runtime.ranks import on_rank_zero
 from labelwise.runtime.time_budget import TimeBudget
@@ -37,10 +38,11 @@ from labelwise.topk import TopK
 if TYPE_CHECKING:
     from labelwise.nn.encoder_head import EncoderHead
     from labelwise.nn.heads.base import Head
+    from labelwise.nn.inputs import Part
     from labelwise.nn.text.tokens import Tokens
     from labelwise.nn.text.transformer import AttentionMap
     from labelwise.nn.train.callbacks import History
-    from labelwise.nn.train.fit import EncoderData, EncoderFitting
+    from labelwise.nn.train.fit import Fit
 
 log = logging.getLogger("labelwise")
 
@@ -140,13 +142,14 @@ class TextNetwork(UsesTextEncoder):
         self._stored: dict[str, np.ndarray] | None = None
 
     def _train(self, train: Dataset, valid: Dataset | None, job: Job) -> History:
-        from labelwise.nn.train.fit import EncoderData, EncoderFitting
+        from labelwise.nn.inputs import Part
+        from labelwise.nn.train.fit import Fit
 
         config, training = self.config, self.config.training
         if valid is None:
             training = without_validation(training, self.Config().training)
         train, valid = affordable(train, valid, self._tokens, job, training.seed)
-        tokens = [EncoderData(self._tokens(part), part.labels) for part in (train, valid) if part is not None]
+        tokens = [Part(self._tokens(part), part.labels) for part in (train, valid) if part is not None]
         texts = [part.texts or Strings.of(()) for part in (train, valid) if part is not None]
         if config.encoder.frozen:
             return self._train_head(tokens, texts, training, job, watched=True)[0]
@@ -165,8 +168,8 @@ class TextNetwork(UsesTextEncoder):
                 job.budget.end_early()
                 log.info("training: left out, only the head is trained: the time budget does not allow a step of both")
                 return history
-        fitting = EncoderFitting(self.network_, tokens[0], tokens[1] if valid is not None else None, training)
-        return self._loop(fitting, training, job, "train", ("head.",), config.monitor.enabled)
+        fitting = Fit(self.network_, tokens[0], tokens[1] if valid is not None else None, training)
+        return self._loop(fitting, training, job, "train", config.monitor.enabled)
 
     def _has_begun(self, job: Job) -> bool:
         """Whether an interrupted attempt has weights of both; with little time the head is not trained again."""
@@ -180,7 +183,7 @@ class TextNetwork(UsesTextEncoder):
 
     def _train_head(
         self,
-        tokens: list[EncoderData],
+        tokens: list[Part],
         texts: list[Strings],
         training: TrainingConfig,
         job: Job,
@@ -190,7 +193,7 @@ class TextNetwork(UsesTextEncoder):
 
         Returns its history and the seconds of encoding a document.
         """
-        from labelwise.nn.train.fit import EncoderFitting
+        from labelwise.nn.train.fit import Fit
 
         budget = job.budget.part(ENCODING_TIME)
         folder = self._vector_folder(texts[0], job)
@@ -203,36 +206,36 @@ class TextNetwork(UsesTextEncoder):
         if len(parts[0]) < len(tokens[0]):
             budget.end_early()
         pace = (time.monotonic() - begin) / max(len(parts[0]), 1)
-        fitting = EncoderFitting(self.network_.head, parts[0], parts[1] if len(parts) > 1 else None, training)
+        fitting = Fit(self.network_.head, parts[0], parts[1] if len(parts) > 1 else None, training)
         stage = "train" if watched else "head"
         watched = watched and self.config.monitor.enabled
-        return self._loop(fitting, training, job, stage, ("",), watched), pace
+        return self._loop(fitting, training, job, stage, watched), pace
 
     def _loop(
         self,
-        fitting: EncoderFitting,
+        fitting: Fit,
         training: TrainingConfig,
         job: Job,
         stage: str,
-        head: tuple[str, ...],
         watched: bool,
     ) -> History:
+        from labelwise.nn.inputs import Part, Vectors
         from labelwise.nn.train.loop import train as train_loop
         from labelwise.nn.train.monitor import CollapseMonitor
 
         config = self.config
-        callbacks = [CollapseMonitor(fitting, config.monitor)] if watched else []
+        monitor = CollapseMonitor(fitting, config.monitor) if watched else None
         elsewhere = {
             "training": True,
             "valid_fraction": True,
         }  # in the loop's fingerprint, and in that of the documents
         settings = deciding_json(config, PART, elsewhere)
-        held_out = "" if fitting.valid is None else fitting.valid.identity()
-        identity = fitting.train.identity() + held_out + settings
+        identity = fingerprint(
+            *fitting.train.identity(), *(fitting.valid or Part(Vectors(np.empty(0)))).identity(), settings
+        )
         title = "training the head" if fitting.encoder is None else "training"
         return train_loop(
-            fitting, training, job=job, head=head, rows=fitting.row_tables, callbacks=callbacks, stage=stage,
-            title=title, identity=identity,
+            fitting, training, job=job, monitor=monitor, stage=stage, title=title, identity=identity,
         )  # fmt: skip
 
     def _tokens(self, data: Dataset | Documents) -> Tokens:
@@ -246,11 +249,10 @@ class TextNetwork(UsesTextEncoder):
             return cache_folder(len(texts))
         return None if job.folder is None else job.folder / "vectors"
 
-    def _encoded(self, part: EncoderData, texts: Strings, folder: Path | None, budget: TimeBudget) -> EncoderData:
+    def _encoded(self, part: Part, texts: Strings, folder: Path | None, budget: TimeBudget) -> Part:
         """Replace tokens by the encoder's vectors, of as many documents as there is time for."""
         from labelwise.nn.encode import encode_some_texts
-        from labelwise.nn.inputs import Vectors
-        from labelwise.nn.train.fit import EncoderData
+        from labelwise.nn.inputs import Part, Vectors
 
         encode = partial(
             encode_some_texts, self.network_.encoder, texts, folder=folder, budget=budget,
@@ -258,12 +260,12 @@ class TextNetwork(UsesTextEncoder):
         )  # fmt: skip
         rows, vectors = on_rank_zero(encode)
         if len(rows) == len(part):
-            return EncoderData(Vectors(vectors), part.labels)
+            return Part(Vectors(vectors), part.labels)
         log.info(
             "encoding: ended by the time budget after %s of %s documents, on which the head is trained",
             f"{len(rows):,}", f"{len(part):,}",
         )  # fmt: skip
-        return EncoderData(Vectors(vectors), part.labels[rows])
+        return Part(Vectors(vectors), part.labels[rows])
 
     # --- predict ---
 

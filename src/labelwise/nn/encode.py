@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from labelwise.data.hashing import text_hashes
-from labelwise.nn.inputs import Encoder, Inputs, SomeBatch, SomeInputs, batches_by_length, tensors_of
+from labelwise.nn.inputs import Batch, Encoder, Inputs, Part, batches_by_length, tensors_of
 from labelwise.nn.vector_cache import VectorCache, size_limit
+from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.device import limited_threads
 from labelwise.runtime.finished import fingerprint
 from labelwise.runtime.memory import keep_freed_memory
 from labelwise.runtime.progress import Progress, progress
 from labelwise.runtime.threads import run_stream
-from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget, check_pace, timed_blocks
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
@@ -40,8 +40,12 @@ BLOCK = 1024
 """Documents that are encoded, and kept, at a time."""
 
 
-def vectors_in_batches(encoder: Encoder, inputs: Inputs, what: str) -> Generator[tuple[np.ndarray, Tensor], None, None]:
+def vectors_in_batches(
+    encoder: Encoder, inputs: Inputs, what: str, budget: Budget = NO_LIMIT
+) -> Generator[tuple[np.ndarray, Tensor], None, None]:
     """Encode documents in order of length; yields the indices and vectors [documents, width] of each batch.
+
+    Raises `OutOfTimeError` as soon as the last batch is expected to end after the budget.
 
     On a CPU every thread encodes batches of its own: layers of small encoders are over before threads have divided them
     among themselves, and vectors do not depend on the number of threads. Fewer batches than threads share all threads.
@@ -65,7 +69,7 @@ def vectors_in_batches(encoder: Encoder, inputs: Inputs, what: str) -> Generator
             yield rows, vectors
             step(len(rows))
             done += int(lengths[rows].sum())
-            check_pace(begin, done, total)
+            budget.check_pace(begin, done, total)
 
 
 def encode_inputs(encoder: Encoder, inputs: Inputs, what: str) -> np.ndarray:
@@ -82,7 +86,7 @@ def encoded_blocks(
     inputs: Inputs,
     step: Progress,
     what: str,
-    budget: TimeBudget,
+    budget: Budget,
     seed: int,
     find: Callable[[np.ndarray], np.ndarray | None] | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -92,13 +96,13 @@ def encoded_blocks(
     """
     order = np.arange(len(inputs))
     if budget.is_limited:
-        blocks = timed_blocks(np.random.default_rng(seed).permutation(order), budget)
+        blocks = budget.blocks(np.random.default_rng(seed).permutation(order))
     else:
         blocks = (order[begin : begin + BLOCK] for begin in range(0, len(order), BLOCK))
     for rows in blocks:
         with step.part(len(rows)):
             known = None if find is None else find(rows)
-            yield rows, encode_inputs(encoder, SomeInputs(inputs, rows), what) if known is None else known
+            yield rows, encode_inputs(encoder, Part(inputs, rows=rows), what) if known is None else known
 
 
 log = logging.getLogger("labelwise")
@@ -150,7 +154,7 @@ def encode_some_texts(
     *,
     folder: Path | VectorCache | None = None,
     what: str = "encoding",
-    budget: TimeBudget = NO_LIMIT,
+    budget: Budget = NO_LIMIT,
     seed: int = 0,
     inputs: Inputs | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -172,7 +176,7 @@ def encode_some_texts(
     rows = distinct.rows[missing]
     with progress(what, len(vectors), seconds_left=budget.remaining if budget.is_limited else None) as step:
         step.start_at(len(vectors) - len(missing))
-        inputs = encoder.tokenizer.encode(texts[rows], encoder.config) if inputs is None else SomeInputs(inputs, rows)
+        inputs = encoder.tokenizer.encode(texts[rows], encoder.config) if inputs is None else Part(inputs, rows=rows)
         find = None if cache is None else lambda block: cache.known(distinct.hashes[missing[block]])
         for block, encoded in encoded_blocks(encoder, inputs, step, what, budget, seed, find):
             vectors[missing[block]] = encoded
@@ -213,10 +217,10 @@ class MirroredInputs:
         """Those of the images."""
         return self.inputs.lengths
 
-    def batch(self, documents: np.ndarray) -> SomeBatch:
+    def batch(self, documents: np.ndarray, epoch: int | None = None) -> Batch:
         """The given images."""
-        batch = self.inputs.batch(documents)
-        return SomeBatch(batch.rows, tuple(np.ascontiguousarray(array[..., ::-1]) for array in batch.arrays))
+        batch = self.inputs.batch(documents, epoch)
+        return Batch(batch.rows, tuple(np.ascontiguousarray(array[..., ::-1]) for array in batch.arrays))
 
     def identity(self) -> tuple[np.ndarray, ...]:
         """The arrays of the images, and a mark."""

@@ -35,12 +35,15 @@ class Targets:
     """Weight of each pair in the loss; None: 1."""
 
     @classmethod
-    def of_rows(cls, labels: Any, rows: np.ndarray) -> Targets:
-        """The labels of some rows of a CSR matrix."""
+    def of_rows(cls, labels: Any, rows: np.ndarray, weighted: bool = False) -> Targets:
+        """The labels of some rows of a CSR matrix; `weighted` by its values."""
         picked = labels[rows]
         documents = np.repeat(np.arange(len(rows)), np.diff(picked.indptr))
         order = np.argsort(picked.indices, kind="stable")
-        return cls(torch.from_numpy(documents[order]), torch.from_numpy(picked.indices[order].astype(np.int64)))
+        weights = torch.from_numpy(picked.data[order]) if weighted else None
+        return cls(
+            torch.from_numpy(documents[order]), torch.from_numpy(picked.indices[order].astype(np.int64)), weights
+        )
 
     def to(self, device: torch.device) -> Targets:
         """Copy to a device."""

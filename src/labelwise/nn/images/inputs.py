@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +19,7 @@ from labelwise.data.hashing import file_hashes
 from labelwise.data.images import ImageError, check_images, open_image, square
 from labelwise.errors import DataError, import_required
 from labelwise.nn.config import AugmentationConfig, ImageConfig
+from labelwise.nn.inputs import Batch
 from labelwise.strings import Strings
 
 # --- augmentation ---
@@ -109,20 +109,6 @@ MEAN_VALUES = 1 << 26
 """Most pixels of the mean images of all labels: 256 MB."""
 
 
-@dataclass(frozen=True)
-class ImageBatch:
-    """Pixels of some images."""
-
-    rows: np.ndarray
-    pixels: np.ndarray
-    """uint8 [documents, channels, height, width]."""
-
-    @property
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """The pixels."""
-        return (self.pixels,)
-
-
 class LazyImages(Protocol):
     """Images that are decoded when they are asked for."""
 
@@ -184,19 +170,20 @@ class ImageInputs:
             return (self._plain(np.arange(self._count)),)
         return (file_hashes(self.paths),)
 
-    def batch(self, documents: np.ndarray) -> ImageBatch:
-        """The given images as they are predicted, in that order."""
-        return ImageBatch(documents, self._plain(documents))
+    def batch(self, documents: np.ndarray, epoch: int | None = None) -> Batch:
+        """Pixels, uint8 [documents, channels, height, width], of the given images in that order.
 
-    def training_batch(self, documents: np.ndarray, epoch: int) -> ImageBatch:
-        """The given images with the random changes of an epoch."""
+        With the random changes of an epoch of training, or as they are predicted.
+        """
         settings = self.config.augmentation
+        if epoch is None:
+            return Batch(documents, (self._plain(documents),))
         if settings.crop == "resized":
             draws = resized_crop_draws(documents, epoch, self.seed)
             pixels = self._each(documents, lambda image, index: self._part(image, draws[index]))
         else:
             pixels = self._plain(documents)
-        return ImageBatch(documents, augmented(pixels, documents, epoch, self.seed, settings))
+        return Batch(documents, (augmented(pixels, documents, epoch, self.seed, settings),))
 
     # --- decoding ---
 
@@ -321,7 +308,7 @@ def measure(inputs: ImageInputs) -> tuple[np.ndarray, np.ndarray]:
     chosen = np.unique(np.linspace(0, len(inputs) - 1, min(len(inputs), MEASURED)).astype(np.int64))
     count, total, squares = 0, np.zeros(inputs.config.channels), np.zeros(inputs.config.channels)
     for begin in range(0, len(chosen), 256):
-        pixels = inputs.batch(chosen[begin : begin + 256]).pixels.astype(np.float64) / 255
+        pixels = inputs.batch(chosen[begin : begin + 256]).arrays[0].astype(np.float64) / 255
         count += pixels[:, 0].size
         total += pixels.sum((0, 2, 3))
         squares += (pixels**2).sum((0, 2, 3))
@@ -343,7 +330,7 @@ def label_means(inputs: ImageInputs, labels: Any) -> np.ndarray:
     means = np.zeros((n_labels, channels * areas.size), np.float32)
     for begin in range(0, len(inputs), 512):
         rows = np.arange(begin, min(begin + 512, len(inputs)))
-        pixels = inputs.batch(rows).pixels.astype(np.float32)
+        pixels = inputs.batch(rows).arrays[0].astype(np.float32)
         small = np.add.reduceat(np.add.reduceat(pixels, edges[:-1], axis=2), edges[:-1], axis=3) / areas
         some = labels[rows]
         used, columns = np.unique(some.indices, return_inverse=True)

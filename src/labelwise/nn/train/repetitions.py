@@ -42,7 +42,7 @@ from labelwise.runtime.job import Job
 from labelwise.runtime.progress import progress, stage
 from labelwise.runtime.ranks import on_rank_zero, rank
 from labelwise.runtime.tasks import current, refuse_time_budget
-from labelwise.runtime.time_budget import check_pace
+from labelwise.runtime.time_budget import TimeBudget
 from labelwise.topk import TopK
 
 VALIDATED_AT_ONCE = 256
@@ -121,7 +121,7 @@ class RepetitionFitting:
         n_labels = self.data.labels.shape[1]
         return BucketSearch(BucketTables(n_labels, self.n_buckets, tuple(self.numbers), given=given))
 
-    def validate(self) -> dict[str, float]:
+    def validate(self, budget: TimeBudget) -> dict[str, float]:
         """Precision and nDCG on the held-out documents, with these repetitions only."""
         if self.data.valid is None or self.data.valid[1].shape[0] == 0:
             return {}
@@ -135,7 +135,7 @@ class RepetitionFitting:
                 scores = self.module.scores_by_output(rows.to(self.module.table.device))
                 parts.append(self._search.best(scores.float().cpu().numpy(), min(k, self.data.labels.shape[1])))
                 step(some.shape[0])
-                check_pace(began, begin + some.shape[0], count)
+                budget.check_pace(began, begin + some.shape[0], count)
         return validation_metrics(TopK.concatenate(parts), labels, metrics, self.data.labels)
 
 
