@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 
@@ -176,16 +175,8 @@ def _abilities(folder: Folder) -> set[str]:
     members = [_abilities(member) for member in member_folders(folder)]
     arrays = folder.tensors(STATE_FILE)
     config = read_parameters(folder, method.Config)
-    if hasattr(method, "OLD_FLAGS"):  # leaves with the old methods
-        old: Any = method
-        lacking = set() if old.saved_learns_more(config, arrays) else {"learned"}
-        for ability, flag in old.OLD_FLAGS.items():
-            among = getattr(getattr_static(method, flag), "among", None)
-            if among is not None and members and not among(ability in one for one in members):
-                lacking.add(ability)
-    else:
-        saved_lacks = getattr(method.Fitted, "saved_lacks", None)
-        lacking = set() if saved_lacks is None else saved_lacks(config, arrays, members)
+    saved_lacks = getattr(method.Fitted, "saved_lacks", None)
+    lacking = set() if saved_lacks is None else saved_lacks(config, arrays, members)
     return {ability for ability in ABILITIES if can(method, ability)} - lacking
 
 

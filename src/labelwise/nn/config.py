@@ -223,6 +223,27 @@ class TrainingConfig(Config):
         return {**deciding_fields(self, PART), **hashed_before}
 
 
+class WordTraining(TrainingConfig):
+    """Training of recurrent networks: Adam at a constant rate, adaptive clipping, the mean of weights (SWA)."""
+
+    batch_size: Count = 40
+    """Maximum number of documents per batch."""
+    clip: Positive | Literal["adaptive"] | None = "adaptive"
+    """Maximum gradient norm over all parameters; `adaptive` allows five times the largest of the last five."""
+    optimiser: OptimiserConfig = OptimiserConfig(name="adam")
+    """The optimiser and its settings."""
+    schedule: ScheduleConfig = ScheduleConfig(kind="constant")
+    """The learning rate schedule."""
+    averaging: AveragingConfig = AveragingConfig(kind="swa", start=0.3, window=5)
+    """Weight averaging; `every: null` averages ten states per epoch, or one every 100 steps."""
+    validate_every: Count | Literal["epoch"] | None = 100
+    """Steps between two validations, or every epoch, or null: never."""
+    metric: str = "nDCG@5"
+    """The metric that decides which weights are best."""
+    early_stopping: EarlyStoppingConfig | None = EarlyStoppingConfig(patience=20)
+    """Stop when the metric has stopped improving; null: never."""
+
+
 def without_validation(training: TrainingConfig, default: TrainingConfig) -> TrainingConfig:
     """The settings without held-out documents: no validation, and the last weights are kept.
 

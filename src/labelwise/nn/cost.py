@@ -162,6 +162,38 @@ def label_attention_size(width: float, words: float, attended: float, labels: fl
     return NetworkSize(dense, attended * each, min(attended, 8192) * (width + sum(hidden)), labels * width)
 
 
+def attention_xml_cost(config: Any, shape: DataShape, constants: Constants) -> Cost:
+    """One network per level; of all but the first, a document's candidates are the children of some nodes."""
+    size, width, words = recurrent_size(shape, config.words, config.recurrent)
+    levels = [shape.labels]
+    if not config.flat:
+        groups = 1 << max(0, math.ceil(math.log2(shape.labels / config.cluster_size)))
+        levels = [*(config.levels or [groups]), shape.labels]
+    total, above = None, None
+    for nodes in levels:
+        attended = nodes if above is None else min(nodes, config.beam_width * nodes / above)
+        level = size + label_attention_size(width, words, attended, nodes, config.hidden)
+        cost = network_cost(shape, constants, "recurrent", level, config.training, ranks=True)
+        total = cost if total is None else total + cost
+        above = nodes
+    assert total is not None
+    trees = config.trees
+    return replace(
+        total, network=trees * total.network, operations=trees * total.operations, model=trees * total.model,
+        latency=trees * total.latency, steps=trees * total.steps,
+    )  # fmt: skip
+
+
+def bigru_cost(config: Any, shape: DataShape, constants: Constants) -> Cost:
+    """One network, with label-wise attention or without."""
+    size, width, words = recurrent_size(shape, config.words, config.recurrent)
+    if config.attention == "label":
+        size += label_attention_size(width, words, shape.labels, shape.labels, [])
+    else:
+        size += head_size(shape.labels, width, shape.labels)
+    return network_cost(shape, constants, "recurrent", size, config.training, ranks=True)
+
+
 def bucket_size(shape: DataShape, rows: int, hidden: list[int], buckets: int) -> NetworkSize:
     """One repetition of bucket networks: sparse features, layers, buckets."""
     layers = [*hidden, buckets]
