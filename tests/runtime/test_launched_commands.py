@@ -11,7 +11,7 @@ from labelwise.methods.linear_base import LinearMethod
 
 import labelwise as lw
 from cli.commands import labelwise
-from labelwise.io.run_schema import STATE
+from labelwise.io.run_folder import STATE
 from labelwise.linear import train as level_tasks
 from labelwise.linear.train import read_shard
 from labelwise.runtime.tasks import Launcher, Processes
