@@ -50,7 +50,7 @@ STAGES = {
     "the preliminary tree is kept": ("labelwise.nn.fine_tuning.fine_tune", 0),
     "in the second level": ("labelwise.nn.train.loop._Loop._step", 3),
     "before the third level": ("labelwise.nn.fine_tuning.linear_head", 2),
-    "while encoding": ("labelwise.methods.encoded_tree.EncodedTree._training_vectors", 0),
+    "while encoding": ("labelwise.nn.featurizer.WordsAndVectors.learn", 0),
     "in the ranker": ("labelwise.linear.trees.train_tree", 0),
 }
 
