@@ -51,7 +51,7 @@ STAGES = {
     "in the second level": ("labelwise.nn.train.loop._Loop._step", 3),
     "before the third level": ("labelwise.nn.fine_tuning.linear_head", 2),
     "while encoding": ("labelwise.nn.featurizer.WordsAndVectors.learn", 0),
-    "in the ranker": ("labelwise.linear.trees.train_tree", 0),
+    "in the ranker": ("labelwise.linear.train.train_tree", 0),
 }
 
 
@@ -179,9 +179,8 @@ def test_tfidf_is_fitted_once_for_fine_tuning_and_ranking(data, monkeypatch):
         Tfidf, "fit_transform", lambda tfidf, texts: (fitted.append(len(texts)), plain(tfidf, texts))[1]
     )
     one_step = {"level_steps": [1, 1, 1]}
-    model = made(one_step).fit(data)
+    made(one_step).fit(data)
     assert fitted == [90]
-    assert model._words is None
     fitted.clear()
     made(one_step, label_documents="texts").fit(data)  # the ranker reads more texts
     assert fitted == [90, 120]
