@@ -35,9 +35,8 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     from scipy import sparse
 
     from labelwise.labelspace.tree import training_nodes
-    from labelwise.methods.word_networks import WordTraining
-    from labelwise.nn.config import RecurrentConfig
-    from labelwise.nn.heads.attention import LabelAttention, SharedOutput
+    from labelwise.nn.config import RecurrentConfig, WordTraining
+    from labelwise.nn.heads.attention import Attention, SharedOutput
     from labelwise.nn.levels import AttentionLevel, Parents
     from labelwise.nn.train.fit import LevelData, LevelFitting
     from labelwise.nn.train.loop import train
@@ -64,7 +63,7 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     nodes = training_nodes(above, ranked, beam)
     parents = Parents(nodes, np.empty((DOCUMENTS, 0), np.float32), offsets)
     encoder = RecurrentEncoder(torch.randn(WORDS, WORD_WIDTH), True, RecurrentConfig(width=width))
-    head = LabelAttention(width, labels, SharedOutput(width, [width])).initialise(0, np.full(labels, 0.01))
+    head = Attention(width, labels, SharedOutput(width, [width])).initialise(0, np.full(labels, 0.01))
     config = WordTraining(
         epochs=None, steps=WARM_UP + steps, validate_every=None, early_stopping=None, averaging={"kind": "none"}
     )

@@ -2,7 +2,6 @@
 
 from labelwise.methods.mach import MachTraining
 from labelwise.methods.mhe_image import RECIPE as IMAGE_RECIPE
-from labelwise.methods.word_networks import WordTraining
 from labelwise.nn.config import (
     AugmentationConfig,
     AveragingConfig,
@@ -19,6 +18,7 @@ from labelwise.nn.config import (
     ScheduleConfig,
     TrainingConfig,
     WordsConfig,
+    WordTraining,
 )
 
 WORDS, RECURRENT = WordsConfig(width=16), RecurrentConfig(width=32, dropout=0.2)

@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+from labelwise.methods.encoded_tree import DOCUMENT_VECTOR
 
 import labelwise as lw
 from cli.commands import labelwise
@@ -13,7 +14,6 @@ from killing import kill_where_it_holds
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.features.vectors import VectorScaling
 from labelwise.linear.trees import LinearTrees
-from labelwise.methods.encoded_tree import DOCUMENT_VECTOR
 from labelwise.model.explanation import top_words
 from labelwise.model.inputs import Documents
 from labelwise.runtime.job import Job
@@ -148,7 +148,7 @@ def test_a_request_encodes_a_text_once(model, encoded):
 
 def test_a_stopped_fit_resumes_without_encoding_again(data, tmp_path, monkeypatch, encoded):
     whole = made().fit(data)
-    with monkeypatch.job() as patch, pytest.raises(Stop):
+    with monkeypatch.context() as patch, pytest.raises(Stop):
         patch.setattr(LinearTrees, "train", lambda *_, **__: (_ for _ in ()).throw(Stop))
         made().fit(data, job=Job(tmp_path))
     encoded.clear()

@@ -75,7 +75,7 @@ def test_a_run_is_resumed_in_each_stage(stage, run_files, data, monkeypatch):
     folder, whole = run_files
     target, calls_before = STAGES[stage]
     command = ("train", folder / "run.yml", "--set", f"run.folder={folder / stage.replace(' ', '-')}")
-    with monkeypatch.job() as patch, pytest.raises(Stop):
+    with monkeypatch.context() as patch, pytest.raises(Stop):
         _watch(patch, target, stop_after=calls_before)
         labelwise(*command)
     steps = _watch(monkeypatch, "labelwise.nn.train.loop._Loop._step")

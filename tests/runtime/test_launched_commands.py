@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from labelwise.methods.linear_base import LinearMethod
 
 import labelwise as lw
 from cli.commands import labelwise
 from labelwise.io.run_schema import STATE
 from labelwise.linear import train as level_tasks
 from labelwise.linear.train import read_shard
-from labelwise.methods.linear_base import LinearMethod
 from labelwise.runtime.tasks import Launcher, Processes
 from labelwise.testing.planted import planted_texts
 from runtime.launched import MODELS, fork_workers, model_files, same_files, trained, vectors, write_config

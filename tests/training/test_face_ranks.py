@@ -8,7 +8,7 @@ from scipy import sparse
 
 from labelwise.nn.config import FaceNetworkConfig, ImageConfig, MarginConfig, TrainingConfig
 from labelwise.nn.encode import EncoderHead
-from labelwise.nn.heads.margin import MarginHead
+from labelwise.nn.heads.sampled import Margin
 from labelwise.nn.images.faces import make_face_network
 from labelwise.nn.images.inputs import ImageInputs
 from labelwise.nn.images.networks import ImageEncoder
@@ -61,7 +61,7 @@ def trained(head, divided=False, folder=None, left=10**9):
     images = ImageInputs(ImageConfig(size=SIZE), arrays=rng.integers(0, 256, (IMAGES, SIZE, SIZE, 3), np.uint8))
     network = make_face_network(FaceNetworkConfig(network="r10", width_factor=0.125, dimension=8), 3, SIZE, seed=1)
     encoder = ImageEncoder(network, np.full(3, 0.5), np.full(3, 0.25))
-    made = MarginHead(8, PEOPLE, HEADS[head]).initialise(np.full(PEOPLE, 4), IMAGES, seed=2)
+    made = Margin(8, PEOPLE, HEADS[head]).initialise(np.full(PEOPLE, 4), IMAGES, seed=2)
     split_head(made, config)
     whole, data = EncoderHead(encoder, made), Part(images, labels)
     fitting = Batches(whole, data, data, config)

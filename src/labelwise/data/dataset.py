@@ -387,3 +387,25 @@ def canonical_arrays(arrays: Any) -> np.ndarray:
     if array.dtype.kind == "f" and not all(np.isfinite(piece).all() for piece in in_pieces(array.reshape(-1))):
         raise DataError("arrays contain NaN or infinity; only finite numbers are accepted")
     return array
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Documents to predict for: like a `Dataset` without labels, but faster to build."""
+
+    texts: Strings | None = None
+    features: Features | None = None
+    paths: Strings | None = None
+    arrays: np.ndarray | None = None
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self.texts, self.features, self.paths, self.arrays
+
+    def __len__(self) -> int:
+        if self.features is not None:
+            return self.features.shape[0]
+        return next((len(part) for part in self._parts() if part is not None), 0)
+
+    def take(self, rows: Any) -> Documents:
+        """The documents of some rows, as `Dataset.take`."""
+        return Documents(*(None if part is None else pick_rows(part, rows) for part in self._parts()))

@@ -19,7 +19,6 @@ from labelwise.model.card import Card, read_card, write_card
 from labelwise.model.feature_width import FeatureWidth
 from labelwise.model.inputs import TrainingDocuments
 from labelwise.model.label_file import ModelLabels
-from labelwise.nn.config import EncoderConfig
 from labelwise.registry import method_package
 
 CALIBRATION_FILE = "calibration.safetensors"
@@ -159,8 +158,8 @@ def read_training_documents(folder: store.Folder) -> TrainingDocuments | None:
     return TrainingDocuments.from_tensors(tensors, folder.file(TRAINING_FILE), folder.verify)
 
 
-def documents_of_encoder(encoder: EncoderConfig) -> list[np.ndarray]:
-    """Hashes of the documents that a saved model's encoder was trained on."""
+def documents_of_encoder(encoder: Any) -> list[np.ndarray]:
+    """Hashes of the documents that a saved model was trained on whose encoder an `EncoderConfig` names."""
     from labelwise.nn.text.saved_encoder import saved_folder
 
     folder = None if encoder.starts_random else saved_folder(encoder.model)

@@ -223,6 +223,27 @@ class TrainingConfig(Config):
         return {**deciding_fields(self, PART), **hashed_before}
 
 
+class WordTraining(TrainingConfig):
+    """Training of recurrent networks: Adam at a constant rate, adaptive clipping, the mean of weights (SWA)."""
+
+    batch_size: Count = 40
+    """Maximum number of documents per batch."""
+    clip: Positive | Literal["adaptive"] | None = "adaptive"
+    """Maximum gradient norm over all parameters; `adaptive` allows five times the largest of the last five."""
+    optimiser: OptimiserConfig = OptimiserConfig(name="adam")
+    """The optimiser and its settings."""
+    schedule: ScheduleConfig = ScheduleConfig(kind="constant")
+    """The learning rate schedule."""
+    averaging: AveragingConfig = AveragingConfig(kind="swa", start=0.3, window=5)
+    """Weight averaging; `every: null` averages ten states per epoch, or one every 100 steps."""
+    validate_every: Count | Literal["epoch"] | None = 100
+    """Steps between two validations, or every epoch, or null: never."""
+    metric: str = "nDCG@5"
+    """The metric that decides which weights are best."""
+    early_stopping: EarlyStoppingConfig | None = EarlyStoppingConfig(patience=20)
+    """Stop when the metric has stopped improving; null: never."""
+
+
 def without_validation(training: TrainingConfig, default: TrainingConfig) -> TrainingConfig:
     """The settings without held-out documents: no validation, and the last weights are kept.
 
@@ -954,6 +975,16 @@ class FineTuningConfig(Config):
         if self.loss.name == "softmax":
             raise ValueError("loss.name: softmax is a loss of all labels together; levels of a tree score a few nodes")
         return self
+
+    def trained_levels(self, sizes: Sequence[int]) -> list[int]:
+        """The numbers of nodes of the levels that are fine-tuned, of a tree with levels of these sizes."""
+        trained = [size for size in sizes if size <= self.max_nodes]
+        if not trained:
+            raise ConfigError(
+                f"fine_tuning.max_nodes: the top level of the tree has {sizes[0]:,} nodes, more than "
+                f"{self.max_nodes:,}; there is nothing to train"
+            )
+        return trained
 
     def trainings(self, sizes: Sequence[int]) -> tuple[TrainingConfig, ...]:
         """The settings of each level; `sizes` are the numbers of nodes of the levels that are trained."""

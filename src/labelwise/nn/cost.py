@@ -24,6 +24,7 @@ from labelwise.costs import (
     DataShape,
 )
 from labelwise.errors import ConfigError, import_required
+from labelwise.linear.cost import linear_tree_cost
 from labelwise.nn.config import (
     TINY,
     DigitHeadConfig,
@@ -159,6 +160,38 @@ def label_attention_size(width: float, words: float, attended: float, labels: fl
     dense = sum(one * other for one, other in pairwise(layers))
     each = 4 * words * width + 2 * dense
     return NetworkSize(dense, attended * each, min(attended, 8192) * (width + sum(hidden)), labels * width)
+
+
+def attention_xml_cost(config: Any, shape: DataShape, constants: Constants) -> Cost:
+    """One network per level; of all but the first, a document's candidates are the children of some nodes."""
+    size, width, words = recurrent_size(shape, config.words, config.recurrent)
+    levels = [shape.labels]
+    if not config.flat:
+        groups = 1 << max(0, math.ceil(math.log2(shape.labels / config.cluster_size)))
+        levels = [*(config.levels or [groups]), shape.labels]
+    total, above = None, None
+    for nodes in levels:
+        attended = nodes if above is None else min(nodes, config.beam_width * nodes / above)
+        level = size + label_attention_size(width, words, attended, nodes, config.hidden)
+        cost = network_cost(shape, constants, "recurrent", level, config.training, ranks=True)
+        total = cost if total is None else total + cost
+        above = nodes
+    assert total is not None
+    trees = config.trees
+    return replace(
+        total, network=trees * total.network, operations=trees * total.operations, model=trees * total.model,
+        latency=trees * total.latency, steps=trees * total.steps,
+    )  # fmt: skip
+
+
+def bigru_cost(config: Any, shape: DataShape, constants: Constants) -> Cost:
+    """One network, with label-wise attention or without."""
+    size, width, words = recurrent_size(shape, config.words, config.recurrent)
+    if config.attention == "label":
+        size += label_attention_size(width, words, shape.labels, shape.labels, [])
+    else:
+        size += head_size(shape.labels, width, shape.labels)
+    return network_cost(shape, constants, "recurrent", size, config.training, ranks=True)
 
 
 def bucket_size(shape: DataShape, rows: int, hidden: list[int], buckets: int) -> NetworkSize:
@@ -327,3 +360,15 @@ def fine_tuning_cost(shape: DataShape, constants: Constants, config: EncoderConf
         one, network=levels * one.network, operations=levels * one.operations, steps=levels * one.steps, model=0.0,
         latency=0.0,
     )  # fmt: skip
+
+
+def hybrid_linear_cost(config: Any, shape: DataShape, constants: Constants) -> Cost:
+    """Linear trees on TF-IDF and the vectors of an encoder that reads every text once."""
+    width = encoder_size(config.encoder).width * config.encoder.layers
+    return with_encoding(linear_tree_cost(config, shape, constants, width), shape, constants, config.encoder)
+
+
+def xr_transformer_cost(config: Any, shape: DataShape, constants: Constants) -> Cost:
+    """The same after fine-tuning the encoder."""
+    fine_tuning = fine_tuning_cost(shape, constants, config.encoder, config.fine_tuning)
+    return replace(fine_tuning + hybrid_linear_cost(config, shape, constants), shares=1)

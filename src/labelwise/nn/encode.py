@@ -27,7 +27,7 @@ from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 if TYPE_CHECKING:
-    from labelwise.nn.heads.base import LabelHead
+    from labelwise.nn.heads.base import Head
     from labelwise.nn.text.transformer import TransformerEncoder
 
 
@@ -244,7 +244,7 @@ def encode_with_mirror(encoder: Encoder, inputs: Inputs, what: str) -> np.ndarra
 class EncoderHead(nn.Module):
     """An encoder and a head; `forward` returns the documents' vectors."""
 
-    def __init__(self, encoder: Encoder, head: LabelHead) -> None:
+    def __init__(self, encoder: Encoder, head: Head) -> None:
         super().__init__()
         self.encoder: Any = encoder
         self.head = head
@@ -259,7 +259,7 @@ class EncoderHead(nn.Module):
             return best_labels(self.head, batches, len(inputs), k)
 
 
-def best_labels(head: LabelHead, batches: Iterable[tuple[np.ndarray, Tensor]], count: int, k: int) -> TopK:
+def best_labels(head: Head, batches: Iterable[tuple[np.ndarray, Tensor]], count: int, k: int) -> TopK:
     """The k best labels of documents whose vectors come in batches, in any order."""
     ids = np.empty((count, k), np.int32)
     scores = np.empty((count, k), np.float32)

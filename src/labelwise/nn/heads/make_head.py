@@ -11,13 +11,13 @@ import torch
 
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, ModelFormatError
-from labelwise.labelspace.digits import DigitCode, balanced_radices, make_code
+from labelwise.labelspace.digits import DigitCode, make_code
 from labelwise.nn.config import DigitHeadConfig, HeadConfig, MarginConfig
-from labelwise.nn.heads.base import LabelHead
-from labelwise.nn.heads.cascade import CascadeHead
-from labelwise.nn.heads.linear import FlatHead
-from labelwise.nn.heads.product import ProductHead
-from labelwise.nn.heads.sampled import SamplingHead
+from labelwise.nn.heads.base import Head
+from labelwise.nn.heads.cascade import Cascade
+from labelwise.nn.heads.linear import Outputs
+from labelwise.nn.heads.product import Product
+from labelwise.nn.heads.sampled import Margin, Sampling, radices_of
 
 HeadSettings = HeadConfig | DigitHeadConfig | MarginConfig
 ORDER = "label_at"
@@ -31,7 +31,7 @@ def make_head(
     counts: np.ndarray,
     seed: int,
     features: Any = None,
-) -> LabelHead:
+) -> Head:
     """The head of a config, without weights.
 
     Parameters
@@ -57,7 +57,7 @@ def make_head(
 
 def new_head(
     width: int, train: Dataset, config: HeadSettings, seed: int, features: Callable[[], Any] | None = None
-) -> LabelHead:
+) -> Head:
     """The head of a config with initial weights for training documents; `features` of labels, if they are clustered."""
     counts = train.label_counts()
     clustered = isinstance(config, DigitHeadConfig) and config.has_code and config.order == "clustered"
@@ -65,12 +65,7 @@ def new_head(
     return head.initialise(counts, len(train), seed)
 
 
-def radices_of(config: DigitHeadConfig, n_labels: int) -> tuple[int, ...]:
-    """The radices of a config, near equal unless given."""
-    return balanced_radices(n_labels, config.heads) if config.radices is None else config.radices
-
-
-def head_state(head: LabelHead) -> dict[str, np.ndarray]:
+def head_state(head: Head) -> dict[str, np.ndarray]:
     """The arrays to write to a model file, with the order of the labels."""
     code: DigitCode | None = getattr(head, "code", None)
     order = {} if code is None or code.label_at is None else {ORDER: code.label_at}
@@ -79,7 +74,7 @@ def head_state(head: LabelHead) -> dict[str, np.ndarray]:
 
 def restored_head(
     width: int, n_labels: int, config: HeadSettings, tensors: Mapping[str, np.ndarray], path: Path
-) -> LabelHead:
+) -> Head:
     """Rebuild a head from what `head_state` returned, without copying weights."""
     code = None
     if isinstance(config, DigitHeadConfig) and config.has_code:
@@ -107,14 +102,12 @@ def _is_permutation(order: np.ndarray, n_labels: int) -> bool:
     return inside and bool(seen.all())
 
 
-def _built(width: int, n_labels: int, config: HeadSettings, code: DigitCode | None) -> LabelHead:
-    if isinstance(config, MarginConfig):
-        from labelwise.nn.heads.margin import MarginHead
-
-        return MarginHead(width, n_labels, config)
+def _built(width: int, n_labels: int, config: HeadSettings, code: DigitCode | None) -> Head:
     if isinstance(config, HeadConfig):
-        return FlatHead(width, n_labels, config)
+        return Outputs(width, n_labels, config)
+    if isinstance(config, MarginConfig):
+        return Margin(width, n_labels, config)
     if code is None:
-        return FlatHead(width, n_labels, config.flat())
-    kinds = {"product": ProductHead, "cascade": CascadeHead, "sampling": SamplingHead}
+        return Outputs(width, n_labels, config.flat())
+    kinds = {"product": Product, "cascade": Cascade, "sampling": Sampling}
     return kinds[config.kind](width, code, config)

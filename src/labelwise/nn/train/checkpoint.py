@@ -127,7 +127,8 @@ class Checkpoints:
             folder.write_json(STATE_FILE, {"state": snapshot.state, "bfloat16": half})
 
     def _remove_all_but(self, names: set[str]) -> None:
-        for path in self._folders("*"):
+        """Remove other checkpoints; results of the job, such as a ranking, may be in the same folder."""
+        for path in [path for pattern in ("last-*", "best-*", "final") for path in self._folders(pattern)]:
             if path.name not in names:
                 shutil.rmtree(path, ignore_errors=True)
 
