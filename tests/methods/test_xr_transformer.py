@@ -47,11 +47,11 @@ def made(fine_tuning=None, **settings):
 # --- a stopped run is resumed where it was ---
 
 STAGES = {
-    "the preliminary tree is kept": ("labelwise.nn.train.levels.TreeTraining.train_levels", 0),
+    "the preliminary tree is kept": ("labelwise.nn.fine_tuning.fine_tune", 0),
     "in the second level": ("labelwise.nn.train.loop._Loop._step", 3),
-    "before the third level": ("labelwise.nn.train.fine_tuning.linear_head", 2),
-    "while encoding": ("labelwise.methods.encoded_tree.EncodedTree._training_vectors", 0),
-    "in the ranker": ("labelwise.linear.trees.train_tree", 0),
+    "before the third level": ("labelwise.nn.fine_tuning.linear_head", 2),
+    "while encoding": ("labelwise.nn.featurizer.WordsAndVectors.learn", 0),
+    "in the ranker": ("labelwise.linear.train.train_tree", 0),
 }
 
 
@@ -121,7 +121,7 @@ def _watch(monkeypatch, path, stop_after=None):
 def test_a_ranking_of_another_vector_scale_is_not_used_again(data, tmp_path, monkeypatch):
     job = Job(folder=tmp_path)
     made().fit(data, job=job)
-    calls = _watch(monkeypatch, "labelwise.nn.train.fine_tuning.matched_nodes")
+    calls = _watch(monkeypatch, "labelwise.nn.fine_tuning.matched_nodes")
     made().fit(data, job=job)
     assert len(calls) == 0
     made(vector_scale=0.25).fit(data, job=job)
@@ -179,9 +179,8 @@ def test_tfidf_is_fitted_once_for_fine_tuning_and_ranking(data, monkeypatch):
         Tfidf, "fit_transform", lambda tfidf, texts: (fitted.append(len(texts)), plain(tfidf, texts))[1]
     )
     one_step = {"level_steps": [1, 1, 1]}
-    model = made(one_step).fit(data)
+    made(one_step).fit(data)
     assert fitted == [90]
-    assert model._words is None
     fitted.clear()
     made(one_step, label_documents="texts").fit(data)  # the ranker reads more texts
     assert fitted == [90, 120]
@@ -235,8 +234,8 @@ def test_a_time_budget_ends_it_with_a_usable_model(data):
 
 def test_memory_is_estimated_before_it_begins(data):
     from labelwise.nn.config import EncoderConfig, TrainingConfig
+    from labelwise.nn.memory import check_fine_tuning_memory, fine_tuning_bytes
     from labelwise.nn.text.transformer import open_encoder
-    from labelwise.nn.train.fine_tuning import check_fine_tuning_memory, fine_tuning_bytes
 
     encoder = open_encoder(EncoderConfig(**TINY), data.texts, 0)
     small, large = (sum(fine_tuning_bytes(encoder, [10], 100, TrainingConfig(batch_size=n))) for n in (8, 800))

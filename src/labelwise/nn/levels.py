@@ -24,7 +24,7 @@ from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 if TYPE_CHECKING:
     from labelwise.model.fitted import Saved
     from labelwise.model.inputs import Documents
-    from labelwise.nn.train.callbacks import History
+    from labelwise.nn.train.loop import History
 
 LABELS_PER_TREE = 100
 """Minimum number of labels predicted per tree, if there are several trees."""

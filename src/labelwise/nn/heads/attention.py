@@ -194,20 +194,21 @@ class Attention(Head):
 
     @torch.no_grad()
     def scores(self, states: States, candidates: Tensor | None = None) -> Tensor:
-        """Scores before the sigmoid [documents, candidates]; -inf where there is no candidate. None: all labels."""
+        """Probabilities [documents, candidates]; -inf where there is no candidate. None: of all labels."""
         with torch.autocast(states.values.device.type, enabled=False):
             work = _Work(states._replace(values=states.values.float()), None, candidates)
-            return _AttentionPass(self, work).run().scores
+            scores = torch.sigmoid(_AttentionPass(self, work).run().scores)
+        return scores if candidates is None else scores.masked_fill_(candidates < 0, -torch.inf)
 
     @torch.no_grad()
     def best(self, states: States, k: int) -> tuple[Tensor, Tensor]:
-        """Ids and log-odds of the k best labels."""
+        """Ids and probabilities of the k best labels."""
         best, ids = exact_topk(self.scores(states), k)
         return ids, best
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """Log-odds as probabilities."""
-        return torch.sigmoid(scores)
+        """Scores are probabilities already."""
+        return scores
 
     @torch.no_grad()
     def weights_of_words(self, states: Tensor, labels: Tensor) -> Tensor:
@@ -301,8 +302,6 @@ class _AttentionPass:
             self.sums = (
                 sums if number == 0 else [mine.add_(theirs) for mine, theirs in zip(self.sums, sums, strict=True)]
             )
-        if self.empty is not None and self.targets is None:
-            self.scores.masked_fill_(self.empty, -torch.inf)
         if self.buffers is not None:
             self.head.pool.release(self.buffers)
         return self
