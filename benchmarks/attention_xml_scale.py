@@ -35,8 +35,7 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     from scipy import sparse
 
     from labelwise.labelspace.tree import training_nodes
-    from labelwise.nn.config import WordTraining
-    from labelwise.nn.config import RecurrentConfig
+    from labelwise.nn.config import RecurrentConfig, WordTraining
     from labelwise.nn.heads.attention import Attention, SharedOutput
     from labelwise.nn.levels import AttentionLevel, Parents
     from labelwise.nn.train.fit import LevelData, LevelFitting

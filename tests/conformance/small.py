@@ -9,6 +9,7 @@ from labelwise.nn.config import (
     DigitHeadConfig,
     EncoderConfig,
     FaceNetworkConfig,
+    FineTuningConfig,
     ImageConfig,
     MarginConfig,
     MonitorConfig,
@@ -19,7 +20,6 @@ from labelwise.nn.config import (
     WordsConfig,
     WordTraining,
 )
-from labelwise.nn.fine_tuning_settings import FineTuningConfig
 
 WORDS, RECURRENT = WordsConfig(width=16), RecurrentConfig(width=32, dropout=0.2)
 SMALL: dict[str, dict] = {

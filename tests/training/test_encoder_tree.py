@@ -11,7 +11,7 @@ from labelwise.data.csr import Blocks
 from labelwise.labelspace.tree import LabelTree, candidate_targets
 from labelwise.linear.solver import SolverConfig
 from labelwise.nn.config import HeadConfig, LossConfig, TrainingConfig
-from labelwise.nn.encoder_head import EncoderHead
+from labelwise.nn.encode import EncoderHead
 from labelwise.nn.fine_tuning import NodeOutputs, linear_head, matched_nodes
 from labelwise.nn.inputs import Part, Vectors
 from labelwise.nn.level_networks import best_of_batch

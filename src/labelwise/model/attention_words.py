@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from labelwise.labelspace.tree import LabelPath, PathStep
-from labelwise.nn.encoder_head import EncoderHead
+from labelwise.nn.encode import EncoderHead
 from labelwise.nn.heads.attention import LabelOutput
 from labelwise.nn.levels import LevelTree
 from labelwise.nn.words.vocabulary import WordTokens

@@ -27,7 +27,7 @@ from labelwise.io.folder import get_tensor
 from labelwise.kernels.networks import by_column, weighted_rows
 from labelwise.labelspace.bucket_search import Aggregation, BucketSearch, Score
 from labelwise.labelspace.buckets import BucketTables
-from labelwise.nn.arrays import as_tensor
+from labelwise.nn.inputs import as_tensor
 from labelwise.runtime.device import computing_device, torch_threads
 from labelwise.runtime.progress import progress
 from labelwise.runtime.ranks import add_row_gradient

@@ -23,10 +23,17 @@ from labelwise.costs import (
     Cost,
     DataShape,
 )
-from labelwise.errors import ConfigError
+from labelwise.errors import ConfigError, import_required
 from labelwise.linear.cost import linear_tree_cost
-from labelwise.nn.config import TINY, EncoderConfig, TrainingConfig
-from labelwise.nn.fine_tuning_settings import FineTuningConfig
+from labelwise.nn.config import (
+    TINY,
+    DigitHeadConfig,
+    EncoderConfig,
+    FineTuningConfig,
+    ImageNetworkConfig,
+    TextNetworkConfig,
+    TrainingConfig,
+)
 
 FLOAT = 4
 STATES = 4
@@ -285,12 +292,43 @@ def encoder_part(shape: DataShape, config: EncoderConfig) -> tuple[NetworkSize, 
     return trained, size.width * config.layers
 
 
-def text_network_cost(shape: DataShape, constants: Constants, config: Any, head: NetworkSize) -> Cost:
+def network_head_size(config: Any, labels: int, width: float) -> NetworkSize:
+    """The head of a method with one encoder and one head."""
+    if isinstance(config.head, DigitHeadConfig):
+        return digit_head_size(config.head, labels, width)
+    if getattr(config, "num_group", 0):
+        return grouped_head_size(labels, width, config.num_group, config.groups, config.bottleneck)
+    return head_size(labels, width, labels)
+
+
+def text_network_cost(config: TextNetworkConfig, shape: DataShape, constants: Constants) -> Cost:
     """An encoder with a head; before both are trained, the texts may be encoded once to train the head alone."""
-    encoder, _ = encoder_part(shape, config.encoder)
-    cost = network_cost(shape, constants, TRANSFORMER, encoder + head, config.training)
+    encoder, width = encoder_part(shape, config.encoder)
+    size = encoder + network_head_size(config, shape.labels, width)
+    cost = network_cost(shape, constants, TRANSFORMER, size, config.training)
     first = 0 if config.encoder.starts_random or config.head_epochs == 0 else 1
     return cost if not (first or config.encoder.frozen) else with_encoding(cost, shape, constants, config.encoder)
+
+
+def image_network_cost(config: ImageNetworkConfig, shape: DataShape, constants: Constants) -> Cost:
+    """An encoder of images with a head; operations are counted in a forward pass of the untrained network."""
+    import_required("the cost of a network for images", "vision", "torch", "pillow")
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from labelwise.nn.images.networks import image_backbone
+
+    image, kept = config.image, []
+    backbone = image_backbone(config).eval()
+    for module in backbone.modules():
+        module.register_forward_hook(lambda _, __, output: kept.append(output.numel()))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        width = backbone(torch.zeros(1, image.channels, image.size, image.size)).shape[1]
+    weights = sum(parameter.numel() for parameter in backbone.parameters())
+    encoder = NetworkSize(weights, counter.get_total_flops(), sum(kept))
+    pixels = replace(shape, words=None, nonzeros=image.size**2 * image.channels / 8)
+    size = encoder + network_head_size(config, shape.labels, width)
+    return network_cost(pixels, constants, "image", size, config.training)
 
 
 def with_encoding(cost: Cost, shape: DataShape, constants: Constants, config: EncoderConfig) -> Cost:

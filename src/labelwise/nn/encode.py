@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelwise.data.hashing import text_hashes
 from labelwise.nn.inputs import Batch, Encoder, Inputs, Part, batches_by_length, tensors_of
@@ -24,8 +24,10 @@ from labelwise.runtime.memory import keep_freed_memory
 from labelwise.runtime.progress import Progress, progress
 from labelwise.runtime.threads import run_stream
 from labelwise.strings import Strings
+from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 if TYPE_CHECKING:
+    from labelwise.nn.heads.base import Head
     from labelwise.nn.text.transformer import TransformerEncoder
 
 
@@ -136,7 +138,11 @@ def open_cache(encoder: TransformerEncoder, folder: Path) -> VectorCache:
 
 
 def encode_corpus(
-    encoder: TransformerEncoder, texts: Strings, *, folder: Path | VectorCache | None = None, what: str = "encoding"
+    encoder: TransformerEncoder,
+    texts: Strings,
+    *,
+    folder: Path | VectorCache | None = None,
+    what: str = "encoding",
 ) -> np.ndarray:
     """One vector per text, float32 [texts, width], the same to the last bit with and without a folder.
 
@@ -230,3 +236,35 @@ class MirroredInputs:
 def encode_with_mirror(encoder: Encoder, inputs: Inputs, what: str) -> np.ndarray:
     """The sum of the vectors of each image and of its mirror image."""
     return encode_inputs(encoder, inputs, what) + encode_inputs(encoder, MirroredInputs(inputs), what)
+
+
+# --- with a head ---
+
+
+class EncoderHead(nn.Module):
+    """An encoder and a head; `forward` returns the documents' vectors."""
+
+    def __init__(self, encoder: Encoder, head: Head) -> None:
+        super().__init__()
+        self.encoder: Any = encoder
+        self.head = head
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Vectors of a batch."""
+        return self.encoder(*inputs)
+
+    def best(self, inputs: Inputs, k: int, what: str) -> TopK:
+        """The k best labels of each document, with probabilities as scores."""
+        with closing(vectors_in_batches(self.encoder, inputs, what)) as batches:
+            return best_labels(self.head, batches, len(inputs), k)
+
+
+def best_labels(head: Head, batches: Iterable[tuple[np.ndarray, Tensor]], count: int, k: int) -> TopK:
+    """The k best labels of documents whose vectors come in batches, in any order."""
+    ids = np.empty((count, k), np.int32)
+    scores = np.empty((count, k), np.float32)
+    for documents, vectors in batches:
+        labels, best = head.best(vectors, k)
+        scores[documents] = torch.where(labels == NO_LABEL, best, head.probabilities(best)).cpu().numpy()
+        ids[documents] = labels.cpu().numpy()
+    return sorted_by_score(ids, scores)

@@ -29,10 +29,8 @@ from labelwise.linear.search import beam_search
 from labelwise.linear.settings import SearchSettings, TrainingSettings
 from labelwise.linear.solver import LevelTrainer, PassLimit, SolverConfig, SolverPace, chunks_of, squared_norms
 from labelwise.linear.train import TrainingExamples, train_tree
-from labelwise.nn.config import HeadConfig, TrainingConfig, without_validation
-from labelwise.nn.encode import encode_some_texts
-from labelwise.nn.encoder_head import EncoderHead
-from labelwise.nn.fine_tuning_settings import LEVEL_TRAINING, FineTuningConfig
+from labelwise.nn.config import LEVEL_TRAINING, FineTuningConfig, HeadConfig, TrainingConfig, without_validation
+from labelwise.nn.encode import EncoderHead, encode_some_texts
 from labelwise.nn.heads.linear import Outputs
 from labelwise.nn.inputs import Part, Vectors
 from labelwise.nn.level_networks import best_nodes
@@ -52,7 +50,7 @@ from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK
 
 if TYPE_CHECKING:
-    from labelwise.nn.train.callbacks import History
+    from labelwise.nn.train.loop import History
 
 log = logging.getLogger("labelwise")
 

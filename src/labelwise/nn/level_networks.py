@@ -16,13 +16,11 @@ from torch import Tensor
 
 from labelwise.errors import ModelFormatError
 from labelwise.io.folder import get_tensor
-from labelwise.nn.arrays import as_tensor
 from labelwise.nn.config import HeadConfig
-from labelwise.nn.encode import TOKENS_AT_ONCE
-from labelwise.nn.encoder_head import EncoderHead
+from labelwise.nn.encode import TOKENS_AT_ONCE, EncoderHead
 from labelwise.nn.heads.attention import Attention, LabelOutput, SharedOutput
 from labelwise.nn.heads.linear import Outputs, exact_topk
-from labelwise.nn.inputs import Inputs, batches_by_length, tensors_of
+from labelwise.nn.inputs import Inputs, as_tensor, batches_by_length, tensors_of
 from labelwise.nn.words.recurrent import RecurrentEncoder
 from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.device import computing_device

@@ -24,7 +24,7 @@ from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 if TYPE_CHECKING:
     from labelwise.model.fitted import Saved
     from labelwise.model.inputs import Documents
-    from labelwise.nn.train.callbacks import History
+    from labelwise.nn.train.loop import History
 
 LABELS_PER_TREE = 100
 """Minimum number of labels predicted per tree, if there are several trees."""
@@ -191,7 +191,7 @@ class LevelsModel:
     def from_tensors(cls, tensors: Mapping[str, np.ndarray], about: Saved) -> LevelsModel:
         """Rebuild what `tensors` returned; shapes and types of all arrays are checked."""
         import_required("this model", "nn", "torch")
-        from labelwise.nn.arrays import as_tensor
+        from labelwise.nn.inputs import as_tensor
         from labelwise.nn.level_networks import WORDS, restored_network
 
         config, path, frozen = about.config, about.path, about.config.words.is_frozen

@@ -266,7 +266,7 @@ def limited_time(job: Job, seconds: float | None, begin: float | None = None) ->
     """
     record = None if job.folder is None or rank() > 0 else job.folder / RECORD_FILE
     with spending(job.budget, seconds, record, begin) as budget:
-        yield replace(job, budget=budget)
+        yield replace(job, budget=budget, _names=set(), _before=[])
 
 
 def _affordable(data: Any, prepare: Callable[[Any], Any], budget: Budget) -> int:

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from labelwise.nn.buffers import BufferPool, Buffers
 from labelwise.nn.heads.base import Head, States, Targets
 from labelwise.nn.heads.linear import exact_topk
 from labelwise.nn.heads.losses import label_priors
+from labelwise.nn.inputs import BufferPool, Buffers
 from labelwise.runtime.device import limited_threads
 from labelwise.runtime.ranks import add_row_gradient, divisor
 from labelwise.runtime.threads import run_all, threads

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from labelwise.errors import ModelFormatError
 from labelwise.io.folder import get_tensor
-from labelwise.nn.arrays import as_array, as_tensor
+from labelwise.nn.inputs import as_array, as_tensor
 
 INITIAL_STD = 0.02
 """Standard deviation of initial weights."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from labelwise.nn.encoder_head import EncoderHead
+from labelwise.nn.encode import EncoderHead
 from labelwise.nn.heads.base import Head
 
 PIXELS_AT_ONCE = 1 << 20

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from labelwise.labelspace.tree import candidate_targets
 from labelwise.nn.config import TrainingConfig
-from labelwise.nn.encode import vectors_in_batches
-from labelwise.nn.encoder_head import EncoderHead
+from labelwise.nn.encode import EncoderHead, vectors_in_batches
 from labelwise.nn.heads.base import Head, Targets
 from labelwise.nn.inputs import Part, tensors_of, training_batches
 from labelwise.nn.level_networks import best_nodes

@@ -19,13 +19,12 @@ from labelwise.data.dataset import Dataset
 from labelwise.labelspace.tree import LabelTree, training_nodes
 from labelwise.model.inputs import split_for_early_stopping
 from labelwise.nn.config import TrainingConfig, without_validation
-from labelwise.nn.encoder_head import EncoderHead
+from labelwise.nn.encode import EncoderHead
 from labelwise.nn.inputs import Part
 from labelwise.nn.level_networks import best_nodes, free_buffers, mean_states, new_network
 from labelwise.nn.levels import LevelTree, Parents
-from labelwise.nn.train.callbacks import History
 from labelwise.nn.train.fit import Fit
-from labelwise.nn.train.loop import train
+from labelwise.nn.train.loop import History, train
 from labelwise.nn.words.vocabulary import Vocabulary, word_table
 from labelwise.runtime.job import Job
 from labelwise.runtime.results import Arrays

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from labelwise.nn.buffers import BufferPool
 from labelwise.nn.config import RecurrentConfig
 from labelwise.nn.heads.base import States
+from labelwise.nn.inputs import BufferPool
 from labelwise.nn.words.recurrent_passes import Plan, RecurrentPass, Steps
+from labelwise.runtime.device import seeded
 
 
 class RecurrentEncoder(nn.Module):
@@ -47,8 +48,7 @@ class RecurrentEncoder(nn.Module):
         self.words = nn.Parameter(table if frozen else table.clone(), requires_grad=not frozen)
         layer: Any = nn.LSTM if config.cell == "lstm" else nn.GRU
         half = config.width // 2
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             self.layer: Any = layer(table.shape[1], half, batch_first=True, bidirectional=True)
             for name, weight in self.layer.named_parameters():
                 if weight.ndim == 2:
