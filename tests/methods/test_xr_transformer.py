@@ -50,8 +50,8 @@ STAGES = {
     "the preliminary tree is kept": ("labelwise.nn.fine_tuning.fine_tune", 0),
     "in the second level": ("labelwise.nn.train.loop._Loop._step", 3),
     "before the third level": ("labelwise.nn.fine_tuning.linear_head", 2),
-    "while encoding": ("labelwise.methods.encoded_tree.EncodedTree._training_vectors", 0),
-    "in the ranker": ("labelwise.linear.trees.train_tree", 0),
+    "while encoding": ("labelwise.nn.featurizer.WordsAndVectors.learn", 0),
+    "in the ranker": ("labelwise.linear.train.train_tree", 0),
 }
 
 
@@ -119,12 +119,11 @@ def _watch(monkeypatch, path, stop_after=None):
 
 
 def test_a_ranking_of_another_vector_scale_is_not_used_again(data, tmp_path, monkeypatch):
-    job = Job(folder=tmp_path)
-    made().fit(data, job=job)
+    made().fit(data, job=Job(folder=tmp_path))
     calls = _watch(monkeypatch, "labelwise.nn.fine_tuning.matched_nodes")
-    made().fit(data, job=job)
+    made().fit(data, job=Job(folder=tmp_path))
     assert len(calls) == 0
-    made(vector_scale=0.25).fit(data, job=job)
+    made(vector_scale=0.25).fit(data, job=Job(folder=tmp_path))
     assert len(calls) == 2
 
 
@@ -179,9 +178,8 @@ def test_tfidf_is_fitted_once_for_fine_tuning_and_ranking(data, monkeypatch):
         Tfidf, "fit_transform", lambda tfidf, texts: (fitted.append(len(texts)), plain(tfidf, texts))[1]
     )
     one_step = {"level_steps": [1, 1, 1]}
-    model = made(one_step).fit(data)
+    made(one_step).fit(data)
     assert fitted == [90]
-    assert model._words is None
     fitted.clear()
     made(one_step, label_documents="texts").fit(data)  # the ranker reads more texts
     assert fitted == [90, 120]

@@ -16,9 +16,8 @@ from labelwise.model.affordable import affordable
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.encode import encoded_blocks
 from labelwise.nn.inputs import Part, Vectors
-from labelwise.nn.train.callbacks import History
 from labelwise.nn.train.levels import best_nodes_of_some
-from labelwise.nn.train.loop import train
+from labelwise.nn.train.loop import History, train
 from labelwise.nn.words.vocabulary import WordTokens
 from labelwise.runtime.job import Job
 from labelwise.runtime.progress import progress

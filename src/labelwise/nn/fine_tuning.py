@@ -50,7 +50,7 @@ from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK
 
 if TYPE_CHECKING:
-    from labelwise.nn.train.callbacks import History
+    from labelwise.nn.train.loop import History
 
 log = logging.getLogger("labelwise")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from labelwise.nn.images.inputs import ImageInputs
     from labelwise.nn.text.tokens import Tokens
     from labelwise.nn.text.transformer import AttentionMap
-    from labelwise.nn.train.callbacks import History
+    from labelwise.nn.train.loop import History
 
 log = logging.getLogger("labelwise")
 
@@ -158,7 +158,7 @@ def train_text_network(
 ) -> TextModel:
     """Train a head and, unless it is frozen, its encoder, both of which have their initial weights."""
     from labelwise.nn.encode import EncoderHead, encode_corpus
-    from labelwise.nn.train.head_shards import sharded
+    from labelwise.nn.heads.sharding import sharded
     from labelwise.runtime.device import torch_threads
 
     network, folder = EncoderHead(encoder, head), _vector_folder(config.encoder, len(train), job)
@@ -312,9 +312,9 @@ def train_image_network(
     """Train the network and the head of a config together, from their initial weights; the first part is `train`."""
     from labelwise.nn.encode import EncoderHead
     from labelwise.nn.heads.make_head import new_head
+    from labelwise.nn.heads.sharding import sharded
     from labelwise.nn.images.inputs import normalisation
     from labelwise.nn.images.networks import ImageEncoder, image_backbone
-    from labelwise.nn.train.head_shards import sharded
     from labelwise.runtime.device import seeded, torch_threads
 
     with torch_threads(), seeded(training.seed):

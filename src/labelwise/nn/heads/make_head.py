@@ -17,7 +17,7 @@ from labelwise.nn.heads.base import Head
 from labelwise.nn.heads.cascade import Cascade
 from labelwise.nn.heads.linear import Outputs
 from labelwise.nn.heads.product import Product
-from labelwise.nn.heads.sampled import Sampling, radices_of
+from labelwise.nn.heads.sampled import Margin, Sampling, radices_of
 
 HeadSettings = HeadConfig | DigitHeadConfig | MarginConfig
 ORDER = "label_at"
@@ -103,12 +103,10 @@ def _is_permutation(order: np.ndarray, n_labels: int) -> bool:
 
 
 def _built(width: int, n_labels: int, config: HeadSettings, code: DigitCode | None) -> Head:
-    if isinstance(config, MarginConfig):
-        from labelwise.nn.heads.sampled import Margin
-
-        return Margin(width, n_labels, config)
     if isinstance(config, HeadConfig):
         return Outputs(width, n_labels, config)
+    if isinstance(config, MarginConfig):
+        return Margin(width, n_labels, config)
     if code is None:
         return Outputs(width, n_labels, config.flat())
     kinds = {"product": Product, "cascade": Cascade, "sampling": Sampling}

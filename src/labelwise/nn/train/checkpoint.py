@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from labelwise.errors import LabelwiseError
 from labelwise.io.folder import Folder
 from labelwise.nn.config import CheckpointConfig
+from labelwise.nn.heads.sharding import HeadShards
 from labelwise.nn.inputs import as_tensor
-from labelwise.nn.train.callbacks import Monitor
-from labelwise.nn.train.head_shards import HeadShards
+from labelwise.nn.train.loop import Monitor
 from labelwise.nn.train.optim import Averaging, Optimisers
 from labelwise.runtime.finished import find_finished, fingerprint, fingerprint_by_budget, finished_folder
 from labelwise.runtime.ranks import Ranks

@@ -29,14 +29,7 @@ from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.io.tensors import counts_of
 from labelwise.metrics.streaming import Evaluator
 from labelwise.nn.config import TrainingConfig, lower_is_better
-from labelwise.nn.train.callbacks import (
-    Best,
-    History,
-    MetricLogger,
-    Monitor,
-    check_tensorboard,
-    finite,
-)
+from labelwise.nn.heads.sharding import HeadShards, check_head
 from labelwise.nn.train.checkpoint import (
     TIME_BUDGET,
     CheckpointManager,
@@ -44,7 +37,14 @@ from labelwise.nn.train.checkpoint import (
     preserve_random_state,
     seed_random_state,
 )
-from labelwise.nn.train.head_shards import HeadShards, check_head
+from labelwise.nn.train.loop import (
+    Best,
+    History,
+    MetricLogger,
+    Monitor,
+    check_tensorboard,
+    finite,
+)
 from labelwise.nn.train.optim import Averaging, clip_adaptively, clip_gradients, make_optimisers, make_schedule
 from labelwise.runtime.budget import NO_LIMIT, Budget, OutOfTimeError
 from labelwise.runtime.device import torch_threads
