@@ -9,12 +9,12 @@ from scipy import sparse
 from labelwise.nn.config import FaceNetworkConfig, ImageConfig, MarginConfig, TrainingConfig
 from labelwise.nn.encode import EncoderHead
 from labelwise.nn.heads.sampled import Margin
+from labelwise.nn.heads.sharding import join_head, split_head
 from labelwise.nn.images.faces import make_face_network
 from labelwise.nn.images.inputs import ImageInputs
 from labelwise.nn.images.networks import ImageEncoder
 from labelwise.nn.inputs import Part
 from labelwise.nn.train.fit import Fit
-from labelwise.nn.heads.sharding import join_head, split_head
 from labelwise.nn.train.loop import train
 from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
