@@ -119,12 +119,11 @@ def _watch(monkeypatch, path, stop_after=None):
 
 
 def test_a_ranking_of_another_vector_scale_is_not_used_again(data, tmp_path, monkeypatch):
-    job = Job(folder=tmp_path)
-    made().fit(data, job=job)
+    made().fit(data, job=Job(folder=tmp_path))
     calls = _watch(monkeypatch, "labelwise.nn.fine_tuning.matched_nodes")
-    made().fit(data, job=job)
+    made().fit(data, job=Job(folder=tmp_path))
     assert len(calls) == 0
-    made(vector_scale=0.25).fit(data, job=job)
+    made(vector_scale=0.25).fit(data, job=Job(folder=tmp_path))
     assert len(calls) == 2
 
 

@@ -473,8 +473,8 @@ class Outputs(LinearHead, ShardedRows):
     @torch.no_grad()
     def load(self, weight: np.ndarray, bias: np.ndarray) -> Outputs:
         """Copy given weights [labels, width] and biases."""
-        self.weight.copy_(torch.from_numpy(weight))
-        self.bias.copy_(torch.from_numpy(bias))
+        self.weight.copy_(torch.tensor(weight))
+        self.bias.copy_(torch.tensor(bias))
         return self
 
     def loss(
