@@ -5,16 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from labelwise.runtime.budget import NO_LIMIT, RECORD_FILE, SMALLEST_BLOCK, OutOfTimeError
 from labelwise.runtime.job import Job, limited_time
-from labelwise.runtime.time_budget import (
-    NO_LIMIT,
-    RECORD_FILE,
-    SMALLEST_BLOCK,
-    OutOfTimeError,
-    check_pace,
-    complete_within,
-    timed_blocks,
-)
 
 
 class Clock:
@@ -49,19 +41,19 @@ def test_parts_and_limits_are_inside_the_whole(clock):
 
 def test_work_that_has_to_be_complete_ends_as_soon_as_it_cannot_be(clock):
     begin = clock.now
-    check_pace(begin, 1, 1000)  # outside of a block nothing has to end
-    with complete_within(NO_LIMIT.limited(10.0)):
-        clock.now += 1
-        check_pace(begin, 10, 100)
-        clock.now += 1
-        with pytest.raises(OutOfTimeError):
-            check_pace(begin, 15, 100)
+    NO_LIMIT.check_pace(begin, 1, 1000)
+    budget = NO_LIMIT.limited(10.0)
+    clock.now += 1
+    budget.check_pace(begin, 10, 100)
+    clock.now += 1
+    with pytest.raises(OutOfTimeError):
+        budget.check_pace(begin, 15, 100)
 
 
 def test_blocks_fill_the_time_and_no_more(clock):
     order = np.random.default_rng(0).permutation(100_000)
     begin, seen = clock.now, []
-    for block in timed_blocks(order, NO_LIMIT.limited(60.0)):
+    for block in NO_LIMIT.limited(60.0).blocks(order):
         assert (np.diff(block) > 0).all()
         seen.append(block)
         clock.now += 0.01 * len(block)
@@ -69,9 +61,9 @@ def test_blocks_fill_the_time_and_no_more(clock):
     assert 59 < took <= 60.0
     assert set(np.concatenate(seen)) == set(order[: round(took / 0.01)]), "the first of the order"
     assert max(map(len, seen)) < 2000
-    all_of_them = list(timed_blocks(order[:5000], NO_LIMIT.limited(60.0)))
+    all_of_them = list(NO_LIMIT.limited(60.0).blocks(order[:5000]))
     assert sorted(np.concatenate(all_of_them)) == sorted(order[:5000])
-    assert [len(block) for block in timed_blocks(order, NO_LIMIT.limited(0.0))][:1] == [SMALLEST_BLOCK]
+    assert [len(block) for block in NO_LIMIT.limited(0.0).blocks(order)][:1] == [SMALLEST_BLOCK]
 
 
 def test_time_before_an_interruption_counts(clock, tmp_path):
