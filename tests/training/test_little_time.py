@@ -1,29 +1,23 @@
 """What a training does when its time is short, on a clock that the tests move."""
 
-import json
-
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
 import labelwise as lw
+from common import Clock
 from conformance.planted import planted
 from conformance.small import SMALL
-from labelwise.model import affordable as affordable_module
-from labelwise.model.affordable import affordable
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.encode import encoded_blocks
-from labelwise.nn.inputs import SomeInputs, Vectors
-from labelwise.nn.train.callbacks import Callback, History
-from labelwise.nn.train.levels import best_nodes_of_some
-from labelwise.nn.train.loop import train
+from labelwise.nn.inputs import Part, Vectors
+from labelwise.nn.train.loop import History, train
 from labelwise.nn.words.vocabulary import WordTokens
 from labelwise.runtime.job import Job
 from labelwise.runtime.progress import progress
-from labelwise.runtime.time_budget import NO_LIMIT, SAMPLE_FILE, check_pace
-from test_time_budget import Clock
-from training.tiny_fitting import TinyFitting
+from labelwise.runtime.time_budget import NO_LIMIT
+from training.tiny_fitting import TinyFitting, Watcher
 
 
 @pytest.fixture
@@ -40,16 +34,16 @@ class Slow(TinyFitting):
     seconds = 0.0
     validated = 0
 
-    def validate(self):
+    def validate(self, budget):
         begin = self.clock.now
         for done in range(1, 11):
             self.clock.now += self.seconds / 10
-            check_pace(begin, done, 10)
+            budget.check_pace(begin, done, 10)
         self.validated += 1
-        return super().validate()
+        return super().validate(budget)
 
 
-class Steps(Callback):
+class Steps(Watcher):
     """A step takes a second."""
 
     def __init__(self, clock):
@@ -65,7 +59,7 @@ def trained(clock, seconds, **settings):
     fitting.clock, fitting.seconds = clock, seconds
     begin = clock.now
     budget = NO_LIMIT.limited(30.0)
-    history = train(fitting, config, job=Job(budget=budget), callbacks=[Steps(clock)])
+    history = train(fitting, config, job=Job(budget=budget), monitor=Steps(clock))
     assert budget.ended_early == (history.stopped == "time budget")
     return fitting, history, clock.now - begin
 
@@ -107,43 +101,20 @@ def test_repetitions_share_the_time_and_those_without_any_are_left_out(clock, mo
     model = lw.Mach(**settings).fit(data)
     assert budgets == [25.0, 10.0, 5.0], "what came late is reserved, up to half of the time"
     assert [one.number for one in model.repetitions_] == [0, 1, 2]
-    assert "time budget: 3 of 4 repetitions are trained, the others are left out" in caplog.text
+    assert "time budget: 3 of 4 results of repetition are there, the others are left out" in caplog.text
     assert model.predict(data, 3).ids.shape == (60, 3)
 
 
-def test_only_some_documents_are_prepared_and_the_same_ones_after_an_interruption(clock, tmp_path, monkeypatch):
-    data = planted("texts", n_documents=2000)
-    job = Job(tmp_path, budget=NO_LIMIT.limited(80.0))
-
-    def prepare(part):
-        clock.now += 0.05 * len(part)
-
-    some, held_out = affordable(data, data.take(slice(0, 100)), prepare, job, 0)
-    assert len(held_out) == 100
-    assert len(some) == int((80 * 0.25 - 128 * 0.05) / 0.05)
-    assert json.loads((tmp_path / SAMPLE_FILE).read_text()) == {"valid": 100, "train": len(some)}
-    clock.now += 50
-    again, _ = affordable(data, data.take(slice(0, 100)), prepare, job, 0)
-    assert list(again.texts) == list(some.texts)
-    assert affordable(data, None, prepare, Job(), 0) == (data, None)
-    assert affordable_module.PROBE == 128
-
-
-def test_a_part_of_the_documents_is_ranked_and_encoded_as_it_would_be_with_all(clock):
+def test_a_part_of_the_documents_is_read_and_encoded_as_it_would_be_with_all(clock):
     random = np.random.default_rng(0)
     lengths = random.integers(1, 9, 500)
     tokens = WordTokens(random.integers(1, 30, lengths.sum()).astype(np.int32), np.concatenate([[0], lengths.cumsum()]))
     rows = np.sort(random.permutation(500)[:40])
-    some = SomeInputs(tokens, rows)
+    some = Part(tokens, rows=rows)
     batch, whole = some.batch(np.arange(5, 12)), tokens.batch(rows[5:12])
     np.testing.assert_array_equal(rows[batch.rows], whole.rows)
     for one, other in zip(batch.arrays, whole.arrays, strict=True):
         np.testing.assert_array_equal(one, other)
-    model = lw.AttentionXML(**{**SMALL["attention_xml"], "training": {"steps": 2}}).fit(
-        planted("texts", n_documents=100)
-    )
-    level, words = model.trees_[0].levels[0], model._tokens(planted("texts", n_documents=500))
-    _, everything = best_nodes_of_some(level, words, 3, None, NO_LIMIT, 0)
 
     class Ticking:
         def __init__(self, inputs):
@@ -155,13 +126,9 @@ def test_a_part_of_the_documents_is_ranked_and_encoded_as_it_would_be_with_all(c
         def __getattr__(self, name):
             return getattr(self.inputs, name)
 
-        def batch(self, documents):
+        def batch(self, documents, epoch=None):
             clock.now += 0.1 * len(documents)
             return self.inputs.batch(documents)
-
-    ranked, top = best_nodes_of_some(level, Ticking(words), 3, None, NO_LIMIT.limited(20.0), 0)
-    assert 150 < len(ranked) <= 200
-    np.testing.assert_allclose(top.scores, everything.scores[ranked], rtol=1e-5)
 
     class Doubling:
         width, device = 4, "cpu"

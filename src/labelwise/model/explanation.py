@@ -109,6 +109,8 @@ def explanations(
 ) -> Any:
     """What `Method.explain` returns."""
     model._check_fitted()
+    if can(model, "pixels"):
+        return pixel_maps(model, document, labels, k, CELLS if terms in (None, "auto") else int(terms))
     if hasattr(model.fitted_, "explanations"):
         return model.fitted_.explanations(model, document, labels, k, terms)
     terms = TERMS if terms == "auto" else terms
@@ -245,10 +247,7 @@ def top_words(model: Method, documents: Any, top: TopK, count: int) -> list[list
     """
     check_explains(model, count)
     data = model._as_documents(documents)
-    if hasattr(model.fitted_, "contributions"):
-        features, _ = model.fitted_.contributions(data, top.ids, count)
-    else:
-        features, _ = contributions_one_by_one(model, data, top.ids, count)
+    features, _ = contributions(model, data, top.ids, count)
     distinct, inverse = np.unique(features, return_inverse=True)
     known = distinct[distinct >= 0]
     names = [""] * (len(distinct) - len(known)) + (feature_names(model, known) if len(known) else [])
@@ -268,6 +267,13 @@ def check_explains(model: Method, count: int) -> None:
     if can(model, "pixels"):
         raise ConfigError(f"{model.name} has no words to show; `labelwise explain` draws maps of pixels")
     require(model, "explain")
+
+
+def contributions(model: Method, data: Documents, labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each document and label the `count` features with the largest contributions, and the amounts."""
+    if hasattr(model.fitted_, "contributions"):
+        return model.fitted_.contributions(data, labels, count)
+    return contributions_one_by_one(model, data, labels, count)
 
 
 def contributions_one_by_one(
@@ -353,6 +359,8 @@ def _substrings(text: str, term: str) -> list[Span]:
 # --- pixel map ---
 # Explanations of images: which parts of the image a label's score depends on.
 
+CELLS, MAX_CELLS = 8, 32
+"""Parts per side of an image that are covered one after the other to explain a label."""
 SHADES = " .:-=+*#%@"
 SIDE = 256
 """Pixels of the side of a drawn map."""
@@ -427,6 +435,26 @@ class PixelMaps(list[PixelMap]):
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self))
+
+
+def pixel_maps(model: Method, document: Any, labels: Sequence[str] | None, k: int, cells: int) -> PixelMaps:
+    """Which parts of one image, of cells x cells, the scores of its labels depend on."""
+    most = min(MAX_CELLS, model.config.image.size)
+    if not 1 <= cells <= most:
+        raise ConfigError(f"terms: from 1 to {most} parts per side of the image can be covered, got {cells}")
+    data, ids, scores = labels_to_explain(model, document, labels, k)
+    maps, shown = model.fitted_.pixels(data, ids, cells, model.config)
+    missing = [label for label in ids.tolist() if label not in scores]
+    if missing:
+        every = model.predict(document, len(model.label_names_))
+        scores = dict(zip(every.ids[0].tolist(), every.scores[0].tolist(), strict=True))
+    return PixelMaps(
+        PixelMap(
+            model.label_names_[label], None if model.label_texts_ is None else model.label_texts_[label],
+            scores.get(label, 0.0), label not in missing, falls, shown, model.calibration_ is not None,
+        )
+        for label, falls in zip(ids.tolist(), maps, strict=True)
+    )  # fmt: skip
 
 
 def write_maps(maps: Sequence[Any], path: str | Path) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from labelwise.config import RESULT, UNFINISHED, ConfigSource, differing_keys
 from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.io.atomic import LOCK, clean_up, is_temporary_name, lock_folder, naming_file, replacing
-from labelwise.io.run_schema import (
+from labelwise.io.run_folder import (
     AUTO,
     AUTO_FOLDER,
     CHECKPOINTS,
@@ -45,13 +45,14 @@ from labelwise.io.run_schema import (
     WRITTEN_FILES,
     WRITTEN_FOLDERS,
     is_run_folder,
-    read_metrics,
     read_state,
 )
+from labelwise.report.schema import read_metrics
 from labelwise.runs.config import RunConfig, deciding_values
 from labelwise.runs.machine import describe_machine
+from labelwise.runtime.job import SAMPLED
 from labelwise.runtime.ranks import is_restarted, launch_id
-from labelwise.runtime.time_budget import RECORD_FILE, SAMPLE_FILE
+from labelwise.runtime.time_budget import RECORD_FILE
 
 # --- replacement ---
 # The run that replaces another one (`--force`): made in a hidden folder of the old run, moved up when it is finished.
@@ -371,7 +372,7 @@ class RunFolder:
         """Whether there is a model, or unfinished work of one."""
         checkpoints = self / CHECKPOINTS
         return (self / MODEL).exists() or (
-            checkpoints.is_dir() and any(path.name not in (RECORD_FILE, SAMPLE_FILE) for path in checkpoints.iterdir())
+            checkpoints.is_dir() and any(path.name not in (RECORD_FILE, SAMPLED) for path in checkpoints.iterdir())
         )
 
     def _has_spent_time(self) -> bool:
@@ -413,7 +414,7 @@ class RunFolder:
         recorded = before.get("threads_before")
         earlier = [*(recorded if isinstance(recorded, list) else []), threads]
         self.write_json(MACHINE, {**before, "threads": machine["threads"], "threads_before": earlier})
-        if not config.make_method().same_on_any_threads:
+        if not config.make_method().fact("same_on_any_threads"):
             log.warning(
                 "this run used %d threads before and uses %d now: weights may differ in their last digits from those "
                 "of a run without interruption; run.threads=%d avoids that", threads, machine["threads"], threads,

@@ -19,16 +19,17 @@ from typing import Any
 import numpy as np
 
 from labelwise.data.dataset import Dataset
-from labelwise.ensembles.combine import Combination, Combine, Held, fitted_calibrations, learned, normalized
+from labelwise.ensembles.combine import Combination, Combine, normalized
+from labelwise.ensembles.learn import Held, fitted_calibrations, learned
+from labelwise.ensembles.model import ensemble_of
 from labelwise.errors import ConfigError, DataError, LabelwiseError
 from labelwise.features.stemming import LANGUAGES
 from labelwise.features.words import STOP_WORDS
 from labelwise.io.atomic import replacing
-from labelwise.io.run_schema import CHECKPOINTS, MODEL
+from labelwise.io.run_folder import CHECKPOINTS, MODEL
 from labelwise.io.tensors import in_range
 from labelwise.linear.trees import Candidates, side_by_side
 from labelwise.methods.ensemble import Ensemble
-from labelwise.methods.trained_ensemble import ensemble_of
 from labelwise.metrics.bootstrap import Difference, ResamplingSums
 from labelwise.metrics.names import Metric, parse_metric
 from labelwise.metrics.paired import PairedScores
@@ -41,8 +42,8 @@ from labelwise.registry import method_class
 from labelwise.runs.folder import folder_bytes
 from labelwise.runs.stopwatch import stopwatch
 from labelwise.runtime.finished import find_finished, fingerprint, finished_folder
-from labelwise.runtime.job import Job
-from labelwise.runtime.time_budget import SAMPLE_FILE, TimeBudget
+from labelwise.runtime.job import SAMPLED, Job
+from labelwise.runtime.time_budget import TimeBudget
 from labelwise.topk import NO_LABEL, TopK
 
 TEXTS, FEATURES = "texts", "features"
@@ -331,7 +332,7 @@ def _remove_unfinished_model(folder: Path, budget: TimeBudget) -> float:
     if not cut or not _has_more_time(budget, seconds, left):
         return 0.0
     shutil.rmtree(folder / MODEL)
-    (folder / CHECKPOINTS / SAMPLE_FILE).unlink(missing_ok=True)  # there is time for more documents
+    shutil.rmtree(folder / CHECKPOINTS / SAMPLED, ignore_errors=True)  # there is time for more documents
     return seconds
 
 

@@ -17,26 +17,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelwise.errors import ConfigError, DataError, did_you_mean
+from labelwise.errors import ConfigError, DataError, MissingDependencyError, did_you_mean
 from labelwise.io.tensors import counts_of
 from labelwise.metrics.streaming import Evaluator
 from labelwise.nn.config import TrainingConfig, lower_is_better
-from labelwise.nn.train.callbacks import (
-    Best,
-    Callback,
-    History,
-    MetricLogger,
-    check_tensorboard,
-    finite,
-)
+from labelwise.nn.heads.sharding import HeadShards, check_head
 from labelwise.nn.train.checkpoint import (
     TIME_BUDGET,
     CheckpointManager,
@@ -44,26 +36,21 @@ from labelwise.nn.train.checkpoint import (
     preserve_random_state,
     seed_random_state,
 )
-from labelwise.nn.train.head_shards import HeadShards, check_head
 from labelwise.nn.train.optim import Averaging, clip_adaptively, clip_gradients, make_optimisers, make_schedule
+from labelwise.runtime.budget import NO_LIMIT, Budget, OutOfTimeError
 from labelwise.runtime.device import torch_threads
 from labelwise.runtime.memory import keep_freed_memory
 from labelwise.runtime.progress import progress, stage_name
 from labelwise.runtime.ranks import BatchShare, Ranks, sharing
 from labelwise.runtime.threads import run_stream
-from labelwise.runtime.time_budget import NO_LIMIT, OutOfTimeError, TimeBudget, complete_within
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
     from labelwise.runtime.job import Job
 
 
-# --- fitting ---
-# What the training loop needs of a network.
-
-
 class Fitting(Protocol):
-    """What a method passes to the loop.
+    """What is trained: all that the loop needs of a network and its data.
 
     Everything that changes during training must be a parameter or a buffer of the module. `loss` may draw from the
     global generators of Python, NumPy and torch; `batches` and `load` draw from generators they seed themselves.
@@ -74,11 +61,21 @@ class Fitting(Protocol):
         """The module to train; if frozen parts must stay in eval mode, its `train()` has to do so."""
         ...
 
+    @property
+    def head(self) -> Sequence[str]:
+        """Name prefixes of the parameters with the head's learning rate."""
+        ...
+
+    @property
+    def rows(self) -> Sequence[str]:
+        """Name prefixes of the tables with row-sparse gradients; sparse embeddings need not be listed."""
+        ...
+
     def batches(self, epoch: int) -> Sequence[Any]:
         """The batches of an epoch, which depend on the seed and the epoch alone."""
         ...
 
-    def load(self, item: Any, epoch: int) -> Any:
+    def load(self, item: Any, epoch: int, /) -> Any:
         """The tensors of a batch, padded to its longest document; on the CPU, the loop moves them to the device."""
         ...
 
@@ -86,12 +83,108 @@ class Fitting(Protocol):
         """Forward pass and loss, the mean over the documents of the batch."""
         ...
 
-    def validate(self) -> dict[str, float]:
+    def validate(self, budget: Budget) -> dict[str, float]:
         """Metrics such as P@1 on held-out documents; {} without any. The module is in eval mode.
 
-        It calls `check_pace` as it goes, which ends it when the time budget does not suffice.
+        It calls `budget.check_pace` as it goes, which ends it when there is not enough time.
         """
         ...
+
+
+class Monitor(Protocol):
+    """What follows a training: `CollapseMonitor`. With several ranks, only on rank zero unless the head is divided."""
+
+    def after_step(self, step: int, loss: Tensor) -> str | None:
+        """After a step (counted from 1), with its gradients; may return a reason to stop. Reading `loss` waits."""
+
+    def clipped(self, norm: Tensor) -> None:
+        """In a step with clipping, before `after_step`: the gradient norm before clipping."""
+
+    def after_validation(self, numbers: dict[str, Any]) -> str | None:
+        """After every validation, or every epoch without one; in eval mode, with averaged weights if there are any.
+
+        `numbers` has step, epoch, loss, rate and validation metrics. What is added to it is logged too. May return a
+        reason to stop.
+        """
+
+    def state(self) -> dict[str, Any]:
+        """The state to save in checkpoints, as JSON."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned."""
+
+
+@dataclass
+class Best:
+    """The best validation so far."""
+
+    metric: str
+    value: float
+    step: int
+
+
+@dataclass
+class History:
+    """The record of a training."""
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    """The numbers of every validation (or epoch), in order."""
+    steps: int = 0
+    """Steps taken."""
+    epochs: int = 0
+    """Number of complete epochs."""
+    seconds: float = 0.0
+    """Time in the loop, including time before an interruption."""
+    best: Best | None = None
+    """The best validation."""
+    stopped: str = ""
+    """Why it ended: `finished`, `early stopping`, `time budget`, `diverged`, or the monitor's reason."""
+
+
+class MetricLogger:
+    """Writes metrics to metrics.jsonl and, if configured, to TensorBoard."""
+
+    def __init__(self, log: Callable[..., None] | None, part: str, folder: str | None, resumed_at: int) -> None:
+        self.log, self.part = log, part
+        self.writer = _tensorboard(folder, resumed_at) if folder is not None else None
+
+    def write(self, step: int, **numbers: Any) -> None:
+        """Log the metrics of a step. Non-finite numbers, which JSON lacks, become null."""
+        if self.log is not None:
+            self.log(part=self.part, step=step, **{key: finite(value) for key, value in numbers.items()})
+        if self.writer is not None:
+            for key, value in numbers.items():
+                if isinstance(value, int | float):
+                    self.writer.add_scalar(f"{self.part}/{key}", value, step)
+
+    def close(self) -> None:
+        """Finish TensorBoard's file."""
+        if self.writer is not None:
+            self.writer.close()
+
+
+def check_tensorboard() -> None:
+    """Raise an error that says what to install, before any work is done."""
+    _summary_writer()
+
+
+def _summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingDependencyError("tensorboard", "tensorboard", "training.tensorboard") from None
+    return SummaryWriter
+
+
+def _tensorboard(folder: str, resumed_at: int) -> Any:
+    # events that an interrupted run wrote after its checkpoint are written again
+    return _summary_writer()(folder, purge_step=resumed_at + 1 if resumed_at else None)
+
+
+def finite(value: Any) -> Any:
+    """The value, or None for a number that is not finite, which JSON lacks."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # --- stage time ---
@@ -117,10 +210,10 @@ class StageTime:
     budget
         Of this training.
     round_seconds
-        Duration of the last validation with its callbacks, if there was one before an interruption.
+        Duration of the last validation with its diagnosis, if there was one before an interruption.
     """
 
-    def __init__(self, budget: TimeBudget, round_seconds: float | None) -> None:
+    def __init__(self, budget: Budget, round_seconds: float | None) -> None:
         self.budget, self.round_seconds = budget, round_seconds
         self.durations: deque[float] = deque(maxlen=STEPS)
         self._began = time.monotonic()
@@ -272,9 +365,9 @@ def train(
     config: TrainingConfig,
     *,
     job: Job,
-    head: Sequence[str] = (),
-    rows: Sequence[str] = (),
-    callbacks: Sequence[Callback] = (),
+    monitor: Monitor | None = None,
+    head: Sequence[str] | None = None,
+    rows: Sequence[str] | None = None,
     stage: str | None = None,
     title: str | None = None,
     identity: str | None = None,
@@ -289,12 +382,10 @@ def train(
         Settings of training.
     job
         Where checkpoints are kept, where metrics are logged, and the time budget; that of `config` counts as well.
-    head
-        Name prefixes of the parameters with the head's learning rate.
-    rows
-        Name prefixes of the tables with row-sparse gradients; sparse embeddings need not be listed.
-    callbacks
-        Called during training; they may stop it.
+    monitor
+        Follows the training, and may stop it.
+    head, rows
+        Instead of those of `fitting`.
     stage
         Name of this training among several of one job: each has its own folder of checkpoints, and a stage that was
         finished before an interruption is not trained again. None: the job is that stage.
@@ -313,13 +404,12 @@ def train(
         folder = None if job.folder is None else job.folder / stage
     if config.tensorboard is not None:
         check_tensorboard()
-    check_head(getattr(fitting, "head", None), config)
+    check_head(getattr(fitting, "output", None), config)
+    names = tuple(fitting.head if head is None else head), tuple(fitting.rows if rows is None else rows)
     ranks = Ranks(config.precision)
     interruption = Interruption(active=ranks.on_rank_zero(lambda: job.folder is not None))
     with torch_threads(), keep_freed_memory(), seed_random_state(config.seed + ranks.rank), interruption:
-        loop = _Loop(
-            fitting, config, replace(job, folder=folder), ranks, (tuple(head), tuple(rows)), callbacks, stage, identity
-        )
+        loop = _Loop(fitting, config, replace(job, folder=folder), ranks, names, monitor, stage, identity)
         loop.title, loop.interruption = title or stage, interruption
         try:
             history = loop.run()
@@ -343,15 +433,15 @@ class _Loop:
         job: Job,
         ranks: Ranks,
         names: tuple[tuple[str, ...], tuple[str, ...]],
-        callbacks: Sequence[Callback],
+        monitor: Monitor | None,
         stage: str,
         identity: str,
     ) -> None:
         self.fitting, self.config, self.ranks, self.title = fitting, config, ranks, stage
         self.shards = HeadShards(fitting.module, ranks)
         # a head that is divided over ranks needs all of them for any score
-        self.callbacks = tuple(callbacks) if ranks.is_rank_zero or self.shards else ()
-        self.has_rounds = config.validate_every is not None or len(callbacks) > 0
+        self.monitor = monitor if ranks.is_rank_zero or self.shards else None
+        self.has_rounds = config.validate_every is not None or monitor is not None
         self.module = fitting.module.to(ranks.device)
         self.learning = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         self.optimisers = make_optimisers(self.module, config.optimiser, *names)
@@ -368,7 +458,7 @@ class _Loop:
             self.module,
             self.optimisers,
             self.averaging,
-            self.callbacks,
+            self.monitor,
         )
         self.state = self.manager.resume(stage) or LoopState(self._total_steps())
         self.stop = self.state.stopped
@@ -454,24 +544,24 @@ class _Loop:
         return total
 
     def _clip(self, max_norm: float | Literal["adaptive"]) -> None:
-        """Scale the gradients down if their norm is too large; callbacks get the norm before."""
+        """Scale the gradients down if their norm is too large; the monitor gets the norm before."""
         if max_norm == "adaptive":
             norm = clip_adaptively(self.learning.values(), self.state.lengths, self.shards.parameters)
         else:
             norm = clip_gradients(self.learning.values(), max_norm, self.shards.parameters)
-        for callback in self.callbacks:
-            callback.clipped(norm)
+        if self.monitor is not None:
+            self.monitor.clipped(norm)
 
     def _after_step(self, loss: Tensor) -> None:
-        """Average, call callbacks, log and validate where due. Sets `stop` after the last step."""
+        """Average, call the monitor, log and validate where due. Sets `stop` after the last step."""
         state, config = self.state, self.config
         epoch_ended = state.step_of_epoch == 0
         if self.averaging.is_due(state.step, state.total_steps, state.epoch, epoch_ended, self._time_fraction()):
             if config.averaging.kind == "swa":
                 self.optimisers.catch_up()
             self.averaging.update()
-        for callback in self.callbacks:
-            self.stop = callback.after_step(state.step, loss) or self.stop
+        if self.monitor is not None:
+            self.stop = self.monitor.after_step(state.step, loss) or self.stop
         if state.step % config.log_every == 0:
             self._log_loss()
         self.time.end_step()
@@ -503,8 +593,8 @@ class _Loop:
         """Whether to validate at the end: not if the time is over and there is nothing to compare with."""
         return self.stop != TIME_BUDGET or self.ranks.on_rank_zero(self.time.has_time_for_last_round)
 
-    def _end_round(self, budget: TimeBudget) -> None:
-        """Validate, call callbacks, and keep the weights if they are the best so far."""
+    def _end_round(self, budget: Budget) -> None:
+        """Validate, call the monitor, and keep the weights if they are the best so far."""
         state = self.state
         self.time.begin()
         self._log_loss()
@@ -537,7 +627,7 @@ class _Loop:
             yield
         self.module.train()
 
-    def _validate(self, budget: TimeBudget) -> tuple[dict[str, Any] | None, str | None]:
+    def _validate(self, budget: Budget) -> tuple[dict[str, Any] | None, str | None]:
         """The numbers of a round and a reason to stop; no numbers if the budget has ended it."""
         state = self.state
         numbers: dict[str, Any] = {
@@ -548,18 +638,17 @@ class _Loop:
         }
         if self.config.validate_every is not None:
             try:
-                with complete_within(budget):
-                    metrics = self.fitting.validate()
+                metrics = self.fitting.validate(budget)
             except OutOfTimeError:
                 return None, None
             if numbers.keys() & metrics.keys():
                 raise ValueError(f"validate() may not name its metrics {', '.join(numbers)}")
             numbers |= metrics
-        stops = [callback.after_validation(numbers) for callback in self.callbacks]
+        reason = None if self.monitor is None else self.monitor.after_validation(numbers)
         written = {key: value for key, value in numbers.items() if key not in ("step", "epoch", "loss", "rate")}
         if written:
             self.logger.write(state.step, split="valid", epoch=self._epochs_done(), **written)
-        return numbers, next((reason for reason in stops if reason is not None), None)
+        return numbers, reason
 
     # --- unfinished and finished work ---
 
@@ -598,10 +687,13 @@ class _Loop:
         return total if steps is None else min(total, steps)
 
     def _load_batches(self, items: list[Any]) -> Iterator[Any]:
-        load = partial(self.fitting.load, epoch=self.state.epoch)
-        if self.config.load_ahead == 0:
-            return map(load, items)
-        return run_stream(load, items, self.config.load_ahead)
+        epoch = self.state.epoch
+
+        def load(item: Any) -> Any:
+            return self.fitting.load(item, epoch)
+
+        ahead = self.config.load_ahead
+        return run_stream(load, items, ahead) if ahead else map(load, items)
 
     def _epochs_done(self) -> float:
         return self.state.epoch + self.state.step_of_epoch / self.steps_of_epoch
