@@ -56,7 +56,7 @@ def interrupt(*arguments, **named):
 
 def interrupted(place, name, monkeypatch, *more):
     """A search whose budget is used before `tree` is trained, stopped before it decides."""
-    with steady({"popularity": 100.0}), monkeypatch.job() as patch:
+    with steady({"popularity": 100.0}), monkeypatch.context() as patch:
         patch.setattr(Search, "try_ensembles", interrupt)
         labelwise(*COMMAND, "--budget", "30s", "-o", name, *more, cwd=place, code=130)
     assert by_name(place / name)["tree"].reason == CUT
@@ -82,7 +82,7 @@ def test_the_same_budget_keeps_what_it_has_ended(place, complete, monkeypatch):
 
 
 def test_a_killed_attempt_with_the_same_budget_has_no_more_time(place, complete, monkeypatch):
-    with steady({"popularity": 100.0}), monkeypatch.job() as patch:
+    with steady({"popularity": 100.0}), monkeypatch.context() as patch:
         patch.setattr(Search, "try_ensembles", interrupt)
         patch.setattr(search.RunTime, "interrupted", lambda self: None)  # as after SIGKILL
         labelwise(*COMMAND, "--budget", "30s", "-o", "killed", cwd=place, code=130)
@@ -114,7 +114,7 @@ def test_nothing_is_decided_by_a_model_that_the_budget_has_ended(place, complete
 
 def test_only_what_was_ended_early_is_called_so_and_the_time_is_that_of_the_clock(place, monkeypatch):
     plain = Search.try_models
-    with steady() as clock, monkeypatch.job() as patch:
+    with steady() as clock, monkeypatch.context() as patch:
 
         def late(self):
             clock.now += 100.0

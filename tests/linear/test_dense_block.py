@@ -17,6 +17,7 @@ from labelwise.linear.search import TreeSearch
 from labelwise.linear.settings import SearchSettings, TrainingSettings
 from labelwise.linear.solver import SolverConfig, squared_norms
 from labelwise.linear.train import TrainingExamples, train_tree
+from labelwise.runtime.job import Job
 
 
 def problem(seed, n=150, n_sparse=80, n_dense=24, n_labels=40, density=0.15):
@@ -94,9 +95,9 @@ def test_training_gives_the_weights_of_the_csr_path(n_sparse, dtype, negatives):
     tree = LabelTree.balanced(np.asarray((labels.T @ joined).todense(), np.float32), leaf_size=6, branching=3, seed=0)
     solver = SolverConfig(tolerance=1e-4, max_passes=3000, threshold=0.05)
     options = TrainingSettings(solver, SearchSettings(beam=2), negatives)
-    found = train_tree(TrainingExamples(rows, labels), tree, tree.aggregate(labels), options)
+    found = train_tree(TrainingExamples(rows, labels), tree, tree.aggregate(labels), options, Job())
     alone = TrainingExamples(FeatureRows.of(order.apply(joined)), labels)
-    expected = train_tree(alone, tree, tree.aggregate(labels), options)
+    expected = train_tree(alone, tree, tree.aggregate(labels), options, Job())
     for a, b in zip(found, expected, strict=True):
         wide, plain = (as_matrix(level) for level in (a, b))
         differences = np.abs(wide - plain)
@@ -128,7 +129,8 @@ def test_the_search_is_that_of_the_csr_path_to_the_bit(seed, mixed, precision):
     order = FeatureOrder(np.concatenate([others[:first], columns, others[first:]]).astype(np.int32))
     tree = LabelTree.balanced(np.asarray((labels.T @ joined).todense(), np.float32), leaf_size=6, branching=3, seed=0)
     examples = TrainingExamples(FeatureRows.of(order.apply(joined)), labels)
-    levels = train_tree(examples, tree, tree.aggregate(labels), TrainingSettings(SolverConfig(threshold=0.05)))
+    solver = SolverConfig(threshold=0.05)
+    levels = train_tree(examples, tree, tree.aggregate(labels), TrainingSettings(solver), Job())
     search = TreeSearch([level.stored_as(precision) for level in levels], tree.label_order)
     found, expected = order.rows(blocks), order.rows(joined)
     assert found.n_dense == 24

@@ -29,6 +29,7 @@ from labelwise.linear.solver import SolverConfig
 from labelwise.linear.train import TrainingExamples, train_tree
 from labelwise.methods.linear_tree import LinearTree
 from labelwise.runs.measure import planted_features
+from labelwise.runtime.job import Job
 from labelwise.runtime.memory import free_memory
 from labelwise.runtime.threads import using_threads
 from labelwise.testing.memory import resident_memory
@@ -110,7 +111,7 @@ def need(solver=None, **options) -> MemoryNeed:
 
 def trained(features, labels, tree, solver):
     examples = TrainingExamples(FeatureRows.of(features), labels)
-    return train_tree(examples, tree, tree.aggregate(labels), TrainingSettings(solver))
+    return train_tree(examples, tree, tree.aggregate(labels), TrainingSettings(solver), Job())
 
 
 def test_what_takes_more_is_thought_to_take_more():

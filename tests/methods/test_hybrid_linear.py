@@ -12,22 +12,22 @@ from common import Stop, same_predictions
 from killing import kill_where_it_holds
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.features.vectors import VectorScaling
-from labelwise.linear.trees import LinearTrees
-from labelwise.methods.encoded_tree import DOCUMENT_VECTOR
+from labelwise.linear.settings import SearchSettings
 from labelwise.model.explanation import top_words
-from labelwise.model.inputs import Documents
+from labelwise.nn.featurizer import DOCUMENT_VECTOR
 from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
 from labelwise.testing.planted import planted_texts
 
 HOLD_AFTER_THE_FIRST_TREE = """
-import labelwise.linear.trees as trees
-plain = trees.train_tree
+import labelwise.linear.train as train
+plain, trained = train.train_tree, []
 def train_tree(*given):
-    if given[6] == 1:
+    if trained:
         hold()
+    trained.append(None)
     return plain(*given)
-trees.train_tree = train_tree
+train.train_tree = train_tree
 """
 TINY = {"model": "tiny", "max_length": 16, "pooling": "mean"}
 
@@ -70,7 +70,7 @@ def encoded(monkeypatch):
 
 def test_features_are_tfidf_and_centred_vectors_of_the_given_norm(data):
     model = made(vector_scale=0.5, whitening=0).fit(data)
-    features = model._features(Documents(texts=data.texts))
+    features = model.features_.rows(data)
     raw = model.encode(data).astype(np.float64)
     centred = raw - raw.mean(axis=0)
     expected = 0.5 * centred / np.linalg.norm(centred, axis=1, keepdims=True)
@@ -104,8 +104,8 @@ def test_a_vector_that_equals_the_mean_has_no_direction():
 
 
 def test_the_vectors_matter(data, model):
-    other = model._features(Documents(texts=data.texts))
-    words = model.linear_.best(lw.Blocks(other.sparse, np.zeros_like(other.dense)), 5, model.search_settings)
+    other = model.features_.rows(data)
+    words = model.linear_.best(lw.Blocks(other.sparse, np.zeros_like(other.dense)), 5, SearchSettings.of(model.config))
     assert not np.allclose(words.scores, model.predict(data, k=5).scores, atol=1e-3)
 
 
@@ -148,8 +148,8 @@ def test_a_request_encodes_a_text_once(model, encoded):
 
 def test_a_stopped_fit_resumes_without_encoding_again(data, tmp_path, monkeypatch, encoded):
     whole = made().fit(data)
-    with monkeypatch.job() as patch, pytest.raises(Stop):
-        patch.setattr(LinearTrees, "train", lambda *_, **__: (_ for _ in ()).throw(Stop))
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr("labelwise.linear.train.train_tree", lambda *_: (_ for _ in ()).throw(Stop))
         made().fit(data, job=Job(tmp_path))
     encoded.clear()
     resumed = made().fit(data, job=Job(tmp_path))
@@ -209,9 +209,28 @@ def test_learn_is_refused(model, data):
 
 
 def test_a_damaged_mean_is_refused(model, tmp_path):
-    state = model._state()
+    state = model.fitted_.tensors()
     for damaged in (np.zeros(31, np.float32), np.full(32, np.nan, np.float32), np.zeros(32)):
         with pytest.raises(ModelFormatError, match=r"vectors\.mean does not fit"):
             VectorScaling.restored({**state, "vectors.mean": damaged}, 32, 1.0, True, tmp_path)
     with pytest.raises(ModelFormatError, match=r"vectors\.whitening does not fit"):
         VectorScaling.restored({**state, "vectors.whitening": np.zeros((32, 31), np.float32)}, 32, 1.0, True, tmp_path)
+
+
+def test_the_cache_of_vectors_is_opened_once(data, tmp_path, monkeypatch):
+    """Not for every batch of texts: the fingerprint of the encoder is a hash of all its weights."""
+    from labelwise.nn import encode
+
+    monkeypatch.setenv("LABELWISE_VECTORS", str(tmp_path))
+    opened, plain = [], encode.encoder_fingerprint
+    monkeypatch.setattr(encode, "encoder_fingerprint", lambda encoder: (opened.append(None), plain(encoder))[1])
+    model = made().fit(data)
+    model.features_.published = True  # as pretrained ones, which tests do not download
+    batches = [[f"text {number} of batch {batch}" for number in range(300)] for batch in range(3)]
+    first = [model.encode(batch) for batch in batches]
+    assert len(opened) == 1
+    model.features_._recent = None
+    monkeypatch.setattr(encode, "encode_inputs", None)  # nobody gets as far as this
+    for batch, vectors in zip(batches, first, strict=True):
+        np.testing.assert_array_equal(model.encode(batch), vectors)
+    assert len(opened) == 1

@@ -79,7 +79,7 @@ def test_feature_norm_scales_documents_when_training_and_when_predicting():
 
 def test_mistakes_with_files_are_told_before_anything_is_done(tmp_path, monkeypatch):
     data = planted("texts")
-    monkeypatch.setattr("labelwise.methods.linear_base.Tfidf", None)  # nobody gets as far as this
+    monkeypatch.setattr("labelwise.features.featurizers.Tfidf", None)  # nobody gets as far as this
     (tmp_path / "tree.tsv").write_text("A\tB\nB\tA\n")
     (tmp_path / "strange.tsv").write_text("A\tB\n")
     sparse.save_npz(tmp_path / "short.npz", sparse.csr_matrix((5, 60)))

@@ -50,8 +50,8 @@ STAGES = {
     "the preliminary tree is kept": ("labelwise.nn.train.levels.TreeTraining.train_levels", 0),
     "in the second level": ("labelwise.nn.train.loop._Loop._step", 3),
     "before the third level": ("labelwise.nn.train.fine_tuning.linear_head", 2),
-    "while encoding": ("labelwise.methods.encoded_tree.EncodedTree._training_vectors", 0),
-    "in the ranker": ("labelwise.linear.trees.train_tree", 0),
+    "while encoding": ("labelwise.nn.featurizer.WordsAndVectors.learn", 0),
+    "in the ranker": ("labelwise.linear.train.train_tree", 0),
 }
 
 
@@ -75,7 +75,7 @@ def test_a_run_is_resumed_in_each_stage(stage, run_files, data, monkeypatch):
     folder, whole = run_files
     target, calls_before = STAGES[stage]
     command = ("train", folder / "run.yml", "--set", f"run.folder={folder / stage.replace(' ', '-')}")
-    with monkeypatch.job() as patch, pytest.raises(Stop):
+    with monkeypatch.context() as patch, pytest.raises(Stop):
         _watch(patch, target, stop_after=calls_before)
         labelwise(*command)
     steps = _watch(monkeypatch, "labelwise.nn.train.loop._Loop._step")
@@ -179,9 +179,8 @@ def test_tfidf_is_fitted_once_for_fine_tuning_and_ranking(data, monkeypatch):
         Tfidf, "fit_transform", lambda tfidf, texts: (fitted.append(len(texts)), plain(tfidf, texts))[1]
     )
     one_step = {"level_steps": [1, 1, 1]}
-    model = made(one_step).fit(data)
+    made(one_step).fit(data)
     assert fitted == [90]
-    assert model._words is None
     fitted.clear()
     made(one_step, label_documents="texts").fit(data)  # the ranker reads more texts
     assert fitted == [90, 120]
@@ -250,3 +249,24 @@ def test_a_smaller_top_level_of_the_tree():
     features = np.random.default_rng(0).normal(size=(512, 8)).astype(np.float32)
     assert LabelTree.balanced(features, leaf_size=8, branching=4).sizes == (4, 16, 64, 512)
     assert LabelTree.balanced(features, leaf_size=8, branching=4, top_nodes=20).sizes == (16, 64, 512)
+
+
+def test_the_encoder_is_on_its_device_before_it_encodes_for_the_first_level(data, monkeypatch):
+    """With a GPU, the linear classifiers of the first level would else encode all documents on the CPU."""
+    from torch import nn
+
+    from labelwise.nn.text.transformer import TransformerEncoder
+
+    moved, plain, forward = [], nn.Module.to, TransformerEncoder.forward
+
+    def to(self, *given, **named):
+        moved.extend([self] if isinstance(self, TransformerEncoder) else [])
+        return plain(self, *given, **named)
+
+    def checked(self, *given):
+        assert self in moved
+        return forward(self, *given)
+
+    monkeypatch.setattr(nn.Module, "to", to)
+    monkeypatch.setattr(TransformerEncoder, "forward", checked)
+    made({"level_steps": [1, 1, 1]}).fit(data)

@@ -10,10 +10,10 @@ import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
+from labelwise.features.tfidf import Tfidf
 from labelwise.io.run_schema import STATE
 from labelwise.linear import train as level_tasks
 from labelwise.linear.train import read_shard
-from labelwise.methods.linear_base import LinearMethod
 from labelwise.runtime.tasks import Launcher, Processes
 from labelwise.testing.planted import planted_texts
 from runtime.launched import MODELS, fork_workers, model_files, same_files, trained, vectors, write_config
@@ -46,14 +46,14 @@ def test_the_model_of_mapped_data_is_the_same(tmp_path, monkeypatch):
 
 
 def test_members_of_mapped_data_keep_their_features_in_files(tmp_path, monkeypatch):
-    folders, plain = tmp_path / "folders.txt", LinearMethod._mapped_features
+    folders, plain = tmp_path / "folders.txt", Tfidf.fit_transform_mapped
 
-    def mapped_features(self, data, folder):
+    def fit_transform_mapped(self, texts, folder, limit):
         with folders.open("a") as file:
             file.write(f"{os.getpid()} {folder.relative_to(tmp_path / 'launched')}\n")
-        return plain(self, data, folder)
+        return plain(self, texts, folder, limit)
 
-    monkeypatch.setattr(LinearMethod, "_mapped_features", mapped_features)
+    monkeypatch.setattr(Tfidf, "fit_transform_mapped", fit_transform_mapped)
     alone = trained(tmp_path, MODELS["ensemble"], "alone")
     assert not folders.exists()
     labelwise("train", write_config(tmp_path, MODELS["ensemble"], "launched"), "--set", "data.mapped=true", *TWO)

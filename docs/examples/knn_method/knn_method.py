@@ -14,9 +14,10 @@ from scipy import sparse
 
 from labelwise.config import Config as BaseConfig
 from labelwise.errors import ModelFormatError
+from labelwise.features.featurizers import csr_rows, featurizer_of, saved_featurizer
+from labelwise.features.rows import as_csr
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.io import folder as store
-from labelwise.methods.text_features import TextFeatures
 from labelwise.model.method import Method
 from labelwise.topk import TopK
 
@@ -24,10 +25,53 @@ BATCH = 256
 PRIOR = 1e-6
 
 
-class Knn(TextFeatures, Method):
+class Neighbours:
+    """The training documents and their labels."""
+
+    def __init__(self, features, documents, labels):
+        self.features, self.documents, self.labels = features, documents, labels
+
+    def top(self, documents, k, config):
+        starts = range(0, max(len(documents), 1), BATCH)
+        return TopK.concatenate([self._vote(documents.take(slice(i, i + BATCH)), k, config) for i in starts])
+
+    def _vote(self, documents, k, config):
+        similarity = unit_rows(csr_rows(self.features, documents)) @ self.documents.T
+        nearest = TopK.from_csr(similarity, config.neighbours).to_csr(self.documents.shape[0])
+        return TopK.from_csr(nearest @ self.labels + self._prior(len(documents), k), k)
+
+    def _prior(self, count, k):
+        """A little for the most frequent labels: documents without neighbours get these."""
+        frequency = np.bincount(self.labels.indices, minlength=self.labels.shape[1])
+        best = np.argsort(-frequency, kind="stable")[:k]
+        values = np.tile(PRIOR * (1 + frequency[best]), count)
+        return sparse.csr_array(
+            (values, np.tile(best, count), np.arange(count + 1) * len(best)), shape=(count, len(frequency))
+        )
+
+    def tensors(self):
+        return {
+            **self.features.tensors(),
+            **store.csr_to_tensors("documents", self.documents),
+            **store.csr_to_tensors("labels", self.labels),
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors, about):
+        features = saved_featurizer(tensors, about)
+        documents = store.csr_from_tensors("documents", tensors, about.path)  # mapped from the file, and checked
+        labels = store.csr_from_tensors("labels", tensors, about.path)
+        expected = (documents.shape[0], features.n_features, about.n_labels)
+        if (labels.shape[0], documents.shape[1], labels.shape[1]) != expected:
+            raise ModelFormatError(f"{about.path}: documents and labels do not fit each other")
+        return cls(features, documents, labels)
+
+
+class Knn(Method):
     """The labels of the most similar training documents."""
 
     name = "knn"
+    Fitted = Neighbours
     inputs = ("features", "texts")
 
     class Config(BaseConfig):
@@ -38,42 +82,9 @@ class Knn(TextFeatures, Method):
         tfidf: TfidfConfig = LINEAR_TFIDF
         """How texts become features (not used when the data has features)."""
 
-    def _fit(self, data, kind, valid, context):
-        self.documents_ = unit_rows(self.learn_features(data, kind))
-        self.labels_ = data.labels
-
-    def _predict(self, data, k):
-        parts = [self._vote(data.take(slice(i, i + BATCH)), k) for i in range(0, max(len(data), 1), BATCH)]
-        return TopK.concatenate(parts)
-
-    def _vote(self, data, k):
-        similarity = unit_rows(self.features_of(data)) @ self.documents_.T
-        nearest = TopK.from_csr(similarity, self.config.neighbours).to_csr(self.documents_.shape[0])
-        return TopK.from_csr(nearest @ self.labels_ + self._prior(len(data), k), k)
-
-    def _prior(self, count, k):
-        """A little for the most frequent labels: documents without neighbours get these."""
-        frequency = np.bincount(self.labels_.indices, minlength=self.labels_.shape[1])
-        best = np.argsort(-frequency, kind="stable")[:k]
-        values = np.tile(PRIOR * (1 + frequency[best]), count)
-        return sparse.csr_array(
-            (values, np.tile(best, count), np.arange(count + 1) * len(best)), shape=(count, len(frequency))
-        )
-
-    def _state(self):
-        return {
-            **self.features_state(),
-            **store.csr_to_tensors("documents", self.documents_),
-            **store.csr_to_tensors("labels", self.labels_),
-        }
-
-    def _restore(self, tensors, path):
-        self.restore_features(tensors, path)
-        self.documents_ = store.csr_from_tensors("documents", tensors, path)  # mapped from the file, and checked
-        self.labels_ = store.csr_from_tensors("labels", tensors, path)
-        expected = (self.documents_.shape[0], self.feature_count, len(self.label_names_))
-        if (self.labels_.shape[0], self.documents_.shape[1], self.labels_.shape[1]) != expected:
-            raise ModelFormatError(f"{path}: documents and labels do not fit each other")
+    def _fit(self, train, valid, job):
+        features, rows = featurizer_of(self.config, train).learn(self.config, train, job)
+        return Neighbours(features, unit_rows(as_csr(rows)), train.labels)
 
 
 def unit_rows(features):

@@ -80,9 +80,7 @@ def linear_trees(model: ForeignModel, n_labels: int) -> LinearTrees:
         for level in tree.levels:
             counts += np.bincount(sparse.coo_array(level.weights).row, minlength=model.n_features)
     order = FeatureOrder(np.argsort(-counts, kind="stable").astype(np.int32))
-    converted = LinearTrees(order)
-    converted.trees = [_converted(tree, n_labels, order) for tree in model.trees]
-    return converted
+    return LinearTrees(order, [_converted(tree, n_labels, order) for tree in model.trees])
 
 
 def _converted(tree: ForeignTree, n_labels: int, order: FeatureOrder) -> tuple[LabelTree, list[PackedWeights]]:

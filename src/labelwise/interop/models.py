@@ -11,6 +11,7 @@ from scipy import sparse
 from labelwise.data.csr import check_distinct
 from labelwise.data.formats.pecos import load_npz_sparse
 from labelwise.errors import ConfigError, DataError, did_you_mean
+from labelwise.features.featurizers import Given, Words
 from labelwise.features.tfidf import Tfidf
 from labelwise.interop.foreign_model import (
     MAX_FEATURES,
@@ -25,12 +26,17 @@ from labelwise.interop.foreign_model import (
 from labelwise.interop.json_file import read_json, read_json_object
 from labelwise.interop.omikuji import is_omikuji, read_omikuji
 from labelwise.labelspace.tree import MAX_LEVELS, LabelTree
+from labelwise.linear.model import LinearModel
 from labelwise.linear.search import POST_PROCESSORS, check_combination
 from labelwise.linear.trees import LinearTrees
-from labelwise.methods.linear_base import LinearMethod
 from labelwise.methods.linear_flat import LinearFlat
 from labelwise.methods.linear_tree import LinearTree
-from labelwise.model.method import load
+from labelwise.model.card import CORE_PACKAGES, Card, TrainingData, now
+from labelwise.model.feature_width import FeatureWidth
+from labelwise.model.folder import SavedModel
+from labelwise.model.label_file import ModelLabels
+from labelwise.model.method import Method, load
+from labelwise.registry import installed_versions
 from labelwise.strings import Strings
 
 # --- pecos model ---
@@ -220,7 +226,7 @@ def read_foreign_model(source: str | Path) -> ForeignModel:
     return model
 
 
-def import_model(model: ForeignModel, names: Strings | None = None, tfidf: Tfidf | None = None) -> LinearMethod:
+def import_model(model: ForeignModel, names: Strings | None = None, tfidf: Tfidf | None = None) -> Method:
     """The model in our format.
 
     Parameters
@@ -246,13 +252,15 @@ def import_model(model: ForeignModel, names: Strings | None = None, tfidf: Tfidf
         )
     linear = linear_trees(model, n_labels)
     method = LinearFlat if _is_flat(linear) else LinearTree
-    return method.of_trees(
-        linear,
-        _parameters(model, linear, tfidf),
-        chosen if chosen is not None else Strings.numbers(n_labels),
-        tfidf,
-        f"imported from {model.origin}",
-    )
+    config = method(**_parameters(model, linear, tfidf)).config
+    names = chosen if chosen is not None else Strings.numbers(n_labels)
+    features = Given(config.feature_norm, model.n_features) if tfidf is None else Words(tfidf)
+    kind, width = ("features", FeatureWidth(model.n_features)) if tfidf is None else ("texts", None)
+    fitted, labels = LinearModel(features, linear), ModelLabels(names, None, np.zeros(n_labels, np.int64))
+    about = TrainingData(labels=n_labels)
+    card = Card(created=now(), data=about, packages=installed_versions(CORE_PACKAGES))
+    card = card.with_change(f"imported from {model.origin}")
+    return method.of(fitted, SavedModel(config, labels, kind, 0, width, fitted.tensors(), None, None, card))
 
 
 def tfidf_of(path: str | Path) -> Tfidf:

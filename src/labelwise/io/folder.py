@@ -37,7 +37,7 @@ from labelwise.io.tensors import (
 from labelwise.io.tensors import map_tensors as map_tensors
 from labelwise.strings import Strings
 
-FORMAT_VERSION, OLDEST_VERSION = 2, 1
+FORMAT_VERSION, OLDEST_VERSION = 2, 2
 """What is written, and the oldest that is read. In version 1 the weights of linear models had another layout."""
 MANIFEST = "manifest.json"
 STATE_FILE, CONFIG_FILE = "state.safetensors", "config.json"
@@ -266,9 +266,10 @@ def _checked_manifest(manifest: Any, kind: str, path: Path) -> dict[str, Any]:
         raise ModelFormatError(f"{path}: this is not a labelwise {kind} (format: {actual!r})")
     version = manifest.get("format_version")
     if type(version) is not int or not OLDEST_VERSION <= version <= FORMAT_VERSION:
+        advice = "; it has to be trained again" if version == 1 else ""
         raise ModelFormatError(
             f"{path}: format version {version!r}; this labelwise {__version__} reads versions {OLDEST_VERSION} to "
-            f"{FORMAT_VERSION}. It was written by labelwise {manifest.get('labelwise_version')!r}"
+            f"{FORMAT_VERSION}. It was written by labelwise {manifest.get('labelwise_version')!r}{advice}"
         )
     files = manifest.get("files")
     if not isinstance(files, dict) or not all(

@@ -14,6 +14,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 from labelwise.costs import (
     BASE_BYTES,
@@ -35,6 +38,7 @@ from labelwise.linear.memory import (
     ROW_BYTES,
     SHARED,
     WEIGHT_BYTES,
+    clusters_at_once,
 )
 from labelwise.linear.solver import (
     BLOCKED_FROM,
@@ -203,3 +207,22 @@ def linear_cost(
         shares=max(1, trees * nodes[1]),
         changes=advice,
     )
+
+
+def linear_tree_cost(config: Any, shape: DataShape, constants: Constants, width: int = 0) -> Cost:
+    """The cost of a label tree; `width`: dense columns next to TF-IDF."""
+    own = config.tree == "hierarchy"  # its shape is not known before the labels are
+    return linear_cost(
+        shape, constants, config.solver, nodes=tree_nodes(shape.labels, config.leaf_size, config.branching),
+        trees=1 if own else config.trees, beam=int(np.max(config.beam)), precision=config.precision,
+        label_features=config.label_features, clusters=not own, width=width,
+        at_once=clusters_at_once(config, shape.labels), weighted=config.relevance, memory=config.memory,
+    )  # fmt: skip
+
+
+def linear_flat_cost(config: Any, shape: DataShape, constants: Constants) -> Cost:
+    """The cost of a classifier per label on all documents."""
+    return linear_cost(
+        shape, constants, config.solver, nodes=[1, shape.labels], trees=1, beam=1, precision=config.precision,
+        label_features=None, clusters=False, weighted=config.relevance, memory=config.memory,
+    )  # fmt: skip

@@ -10,157 +10,26 @@ bias of its siblings, and it is known to be predicted too often.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from labelwise.errors import ModelFormatError
+from labelwise.errors import ConfigError
 from labelwise.features.rows import FeatureRows, stacked
-from labelwise.io.folder import get_tensor
-from labelwise.io.tensors import all_finite, in_pieces, release_pages
 from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.packed import PackedWeights
 from labelwise.linear.search import beam_search
 from labelwise.linear.settings import TrainingSettings
 from labelwise.linear.solver import Chunk, InitialWeights, LevelTrainer, PassLimit, SolverPace, chunks_of, squared_norms
 from labelwise.linear.train import documents_of, scaled
+from labelwise.linear.trees import Learned, LinearTrees, TrainingStatistics, document_counts
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
 from labelwise.runtime.time_budget import NO_LIMIT
-
-# --- statistics ---
-# What linear trees remember of their training documents, so that more can be learned without them.
-#
-# Per feature the sum of its squares, per node the number of its documents. From both follows how much a change of a
-# weight would change the old documents' losses. Also kept: what has been learned since the last full training.
-
-SQUARES, LEARNED = "feature_squares", "learned"
-BLOCK, DENSE_BLOCK = 1 << 22, 1 << 12
-MAX_TIMES, MAX_DOCUMENTS = 1 << 20, 1 << 53
-
-
-class Learned(NamedTuple):
-    """One call of `learn`, or the sum of several."""
-
-    documents: float = 0
-    labels: float = 0
-    """New labels."""
-    labels_alone: float = 0
-    """New labels that were learned without old documents."""
-    features: float = 0
-    """New features."""
-    hits: float = 0
-    """Correct labels among the first five that the model predicted for the documents before it learned them."""
-    predicted: float = 0
-    """All labels predicted so."""
-
-
-@dataclass(frozen=True)
-class TrainingStatistics:
-    """Statistics of the training documents.
-
-    Parameters
-    ----------
-    squares
-        Per feature in the model's order, the sum of its squares over all documents; without the last ones, which do not
-        occur.
-    documents
-        Per tree the documents of each node: the root, then level by level the inner nodes.
-    learned
-        What was learned since the last full training, a row per call.
-    """
-
-    squares: np.ndarray
-    documents: tuple[np.ndarray, ...]
-    learned: tuple[Learned, ...] = ()
-
-    @classmethod
-    def of(cls, features: FeatureRows, documents: Sequence[np.ndarray]) -> TrainingStatistics:
-        """Of training documents; `documents` from `document_counts`, for each tree."""
-        return cls(sums_of_squares(features).astype(np.float32), tuple(documents))
-
-    def added(self, features: FeatureRows, documents: Sequence[np.ndarray], learned: Learned) -> TrainingStatistics:
-        """With more documents, which may have more features."""
-        new = sums_of_squares(features)
-        sums = np.zeros(max(len(new), len(self.squares)))
-        sums[: len(new)] = new
-        sums[: len(self.squares)] += self.squares
-        counts = tuple(before + new for before, new in zip(self.documents, documents, strict=True))
-        return TrainingStatistics(sums.astype(np.float32), counts, (*self.learned, learned))
-
-    def mean_squares(self, features: np.ndarray) -> np.ndarray:
-        """The mean square of some features over all documents; 0 for those that do not occur."""
-        sums = np.zeros(len(features), np.float32)
-        known = features < len(self.squares)
-        sums[known] = self.squares[features[known]]
-        return sums / max(int(self.documents[0][0]), 1)
-
-    def node_documents(self, tree: int, sizes: Sequence[int], depth: int) -> np.ndarray:
-        """The documents of each node whose children are a level: of the root, or of the level above."""
-        begins = np.cumsum([0, 1, *sizes[:-1]])
-        return self.documents[tree][begins[depth] : begins[depth + 1]]
-
-    def to_tensors(self) -> dict[str, np.ndarray]:
-        """The statistics as named arrays."""
-        tensors = {SQUARES: self.squares, LEARNED: np.array(self.learned, np.float64).reshape(-1, len(Learned._fields))}
-        return tensors | {f"tree{number}.documents": counts for number, counts in enumerate(self.documents)}
-
-    @classmethod
-    def from_tensors(
-        cls, tensors: Mapping[str, np.ndarray], n_features: int, trees: Sequence[LabelTree], path: Path
-    ) -> TrainingStatistics | None:
-        """Restore what `to_tensors` returned, checked; None for a model that was saved without."""
-        if SQUARES not in tensors:
-            return None
-        squares, learned = get_tensor(tensors, SQUARES, path), get_tensor(tensors, LEARNED, path)
-        documents = tuple(get_tensor(tensors, f"tree{number}.documents", path) for number in range(len(trees)))
-        valid = (
-            squares.dtype == np.float32
-            and squares.ndim == 1
-            and len(squares) <= n_features
-            and learned.dtype == np.float64
-            and learned.shape[1:] == (len(Learned._fields),)
-            and len(learned) <= MAX_TIMES
-            and all(counts.dtype == np.int64 and counts.ndim == 1 for counts in documents)
-            and all(len(c) == 1 + sum(tree.sizes[:-1]) for c, tree in zip(documents, trees, strict=True))
-            and all(all_finite(array) and (array >= 0).all() for array in (squares, learned, *documents))
-            and all((counts <= MAX_DOCUMENTS).all() for counts in documents)
-        )
-        if not valid:
-            raise ModelFormatError(f"{path}: the statistics of the training documents are damaged")
-        return cls(squares, documents, tuple(Learned(*row) for row in learned.tolist()))
-
-
-def document_counts(targets: Sequence[Any]) -> np.ndarray:
-    """The number of documents of the root and of each inner node, level by level; `targets` from `aggregate`."""
-    counts = [np.array([targets[0].shape[0]])]
-    counts += [np.bincount(target.indices, minlength=target.shape[1]) for target in targets[:-1]]
-    return np.concatenate(counts).astype(np.int64)
-
-
-def sums_of_squares(features: FeatureRows) -> np.ndarray:
-    """Per feature up to the last that occurs the sum of its squares, float64.
-
-    In blocks, because NumPy converts what it counts.
-    """
-    dense = slice(features.first_dense, features.first_dense + features.n_dense)
-    last = max((int(piece.max(initial=-1)) for piece in in_pieces(features.indices)), default=-1)
-    sums = np.zeros(max(last + 1, dense.stop if features.n_dense else 0))
-    for begin in range(0, len(features.indices), BLOCK):
-        part = slice(begin, begin + BLOCK)
-        squares = np.square(features.data[part], dtype=np.float64)
-        sums += np.bincount(features.indices[part], squares, len(sums))
-        release_pages(features.indices)
-        release_pages(features.data)
-    for begin in range(0, features.shape[0] if features.n_dense else 0, DENSE_BLOCK):
-        block = features.dense[begin : begin + DENSE_BLOCK].astype(np.float64)
-        sums[dense] += np.square(block).sum(axis=0)
-    return sums
-
 
 MAX_GROWTH = 2
 """A lowest node accepts new labels up to this multiple of the largest one's size; then the next best does."""
@@ -216,6 +85,45 @@ class NewExamples:
         assert self.old_features is not None
         rows = stacked(self.features, self.old_features)
         return rows, squared_norms(rows), sparse.csr_array(sparse.vstack([self.labels, self.old_labels]))
+
+
+def learn_trees(
+    trees: LinearTrees,
+    features: Any,
+    labels: Any,
+    settings: TrainingSettings,
+    learned: Learned,
+    old: Any = None,
+    removed: Any = None,
+) -> LinearTrees:
+    """The trees after training on more documents; the given trees do not change.
+
+    Parameters
+    ----------
+    features, labels
+        New documents; features and labels after those of the trees are new.
+    learned
+        The counts to keep about these documents.
+    old
+        Features and labels of old documents, which new labels are trained against.
+    removed
+        CSR [documents, labels]: labels that the documents had in an earlier training.
+    """
+    if trees.statistics is None:
+        raise ConfigError(
+            "this model cannot learn more documents: it was imported, or saved by an older version, without "
+            "statistics of its training documents; fit it again"
+        )
+    order = trees.order.extended(features.shape[1])
+    rows = order.rows(features)
+    old_rows, old_labels = (None, None) if old is None else (order.rows(old[0]), old[1])
+    examples = NewExamples(rows, labels, removed, old_rows, old_labels)
+    result = LinearTrees(order)
+    for number, ((tree, levels), seed) in enumerate(zip(trees.trees, settings.seeds(len(trees.trees)), strict=True)):
+        result.trees.append(learn_tree(examples, tree, levels, trees.statistics, settings, seed, number))
+    counts = [document_counts(tree.aggregate(labels)) for tree, _ in result.trees]
+    result.statistics = trees.statistics.added(rows, counts, learned)
+    return result
 
 
 def learn_tree(
@@ -344,3 +252,67 @@ def _best_leaves(
         leaves[label] = np.argmax(sums)
         sizes[leaves[label]] += 1
     return leaves
+
+
+# --- retraining ---
+# When trees that have learned more documents should be trained from the beginning.
+
+MAX_DOCUMENTS = 0.2
+"""Learned documents as a fraction of those of the full training. `benchmarks/learn.py` measures what they cost."""
+MAX_LABELS = 0.1
+"""New labels as a fraction of those of the full training."""
+MAX_LABELS_ALONE = 0.01
+"""The same for labels learned without old documents, which are predicted too often."""
+MAX_FEATURES = 0.25
+"""New features as a fraction of those of the full training."""
+MAX_DROP = 0.03
+"""Difference in P@5, on documents before they were learned, to the first ones that were learned."""
+
+
+def retraining_reasons(trees: LinearTrees) -> tuple[str, ...]:
+    """Why a full training is due; empty if it is not."""
+    statistics = trees.statistics
+    if statistics is None or not statistics.learned:
+        return ()
+    total = Learned(*np.sum(statistics.learned, axis=0))
+    n_labels = trees.trees[0][0].n_labels
+    reasons = [
+        _exceeding("documents", total.documents, int(statistics.documents[0][0]), MAX_DOCUMENTS),
+        _exceeding("labels", total.labels, n_labels, MAX_LABELS),
+        _exceeding("labels without old documents", total.labels_alone, n_labels, MAX_LABELS_ALONE),
+        _exceeding("features", total.features, len(trees.order.original), MAX_FEATURES),
+        _full_nodes(trees, int(total.labels)),
+        _drop(statistics),
+    ]
+    return tuple(reason for reason in reasons if reason is not None)
+
+
+def _exceeding(what: str, learned: float, now: int, limit: float) -> str | None:
+    before = now - learned
+    if learned <= limit * before:
+        return None
+    return f"{learned:,.0f} {what} learned since, {learned / max(before, 1):.0%} of {before:,.0f} (limit {limit:.0%})"
+
+
+def _full_nodes(trees: LinearTrees, n_new: int) -> str | None:
+    """Whether all lowest nodes of a tree may have been full: then labels are where they do not belong."""
+    for tree, _ in trees.trees:
+        if tree.depth == 1 or not n_new:
+            continue
+        sizes = np.diff(tree.children_offsets(tree.depth - 1))
+        mean = (sizes.sum() - n_new) / len(sizes)
+        if sizes.max() > 2 * MAX_GROWTH * mean:
+            return f"a node has {sizes.max():,} labels, {sizes.max() / mean:.0f} times the mean of the full training"
+    return None
+
+
+def _drop(statistics: TrainingStatistics) -> str | None:
+    first, last = statistics.learned[0], statistics.learned[-1]
+    if not first.predicted or not last.predicted:
+        return None
+    before, now = first.hits / first.predicted, last.hits / last.predicted
+    fewest = max(min(first.documents, last.documents), 1)
+    noise = 2 * math.sqrt(0.25 / fewest)  # at most: half a document's P@5 is its deviation
+    if before - now <= max(MAX_DROP, noise):
+        return None
+    return f"P@5 on new documents before learning them fell from {100 * before:.1f} to {100 * now:.1f}"

@@ -191,6 +191,11 @@ def bytes_of(features: Any, labels: Any) -> Held:
     return Held(sum(array.nbytes for array in arrays))
 
 
+def clusters_at_once(config: Any, n_labels: int) -> int:
+    """Clusters of the root, if labels are not halved."""
+    return min(config.branching, -(-n_labels // config.leaf_size)) if config.tree == "kway" else 0
+
+
 def clustering_need(
     features: Any, labels: Any, keep: int | None, texts: Any = None, hold: int = 0, clusters: int = 0
 ) -> MemoryNeed:

@@ -1,12 +1,17 @@
-"""Settings of training and searching linear trees."""
+"""Settings of training and searching linear trees, and the types of a config's fields that say them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from labelwise.linear.memory import Memory
-from labelwise.linear.search import check_combination, per_level
+from pydantic import BeforeValidator, Field
+
+from labelwise.config import Config as BaseConfig
+from labelwise.config import Decides
+from labelwise.errors import did_you_mean
+from labelwise.linear.memory import Memory as Memory
+from labelwise.linear.search import POST_PROCESSORS, check_combination, per_level
 from labelwise.linear.solver import SolverConfig
 
 Negatives = Literal["teacher", "matcher"]
@@ -16,6 +21,69 @@ PRECISIONS = get_args(Precision)
 """From the most to the fewest bits per weight."""
 SEED_STEP = 1009
 """Difference between the seeds of two trees."""
+
+# --- types of fields ---
+
+PostProcessor = Literal[tuple(POST_PROCESSORS)]  # type: ignore[valid-type]
+FeatureNorm = Literal["l2"] | None
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+VectorScale = Annotated[float, Field(gt=0, le=1e6)] | None
+TimeLimit = Annotated[Annotated[float, Field(gt=0)] | None, Decides.END]
+LabelDocuments = Annotated[str, Field(min_length=1)] | None
+"""`texts`, or a vocabulary file."""
+
+
+def _beams(value: Any) -> Any:
+    """Checked before the types are: the errors of a union would name both."""
+    found = [_whole_number(item) for item in _listed(value)]
+    if not found or min(found) < 1:
+        raise ValueError("must be a whole number of 1 or more, or a list with one for each level above the labels")
+    return tuple(found) if isinstance(value, list | tuple) else found[0]
+
+
+def _names(value: Any) -> Any:
+    for item in _listed(value):
+        if item not in tuple(POST_PROCESSORS):
+            raise ValueError(f"there is no post-processor {item!r}; {did_you_mean(str(item), POST_PROCESSORS)}")
+    if isinstance(value, list | tuple) and not value:
+        raise ValueError("must be a post-processor, or a list with one for each level")
+    return value
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _whole_number(item: Any) -> int:
+    """The number, or 0 for anything else."""
+    try:
+        return int(item) if not isinstance(item, bool) and float(item) == int(item) else 0
+    except (TypeError, ValueError, OverflowError):
+        return 0
+
+
+Beam = Annotated[int | tuple[int, ...], BeforeValidator(_beams)]
+"""One value for all levels of a tree, or one for each."""
+PostProcessors = Annotated[PostProcessor | tuple[PostProcessor, ...], BeforeValidator(_names)]
+
+
+class LinearConfig(BaseConfig):
+    """Base of the parameters of linear methods."""
+
+    @property
+    def reads_vectors(self) -> bool:
+        return getattr(self, "vector_scale", None) is not None
+
+
+def check_label_documents(config: Any, *files: str) -> None:
+    """Refuse label names as documents next to vectors, and a language without a vocabulary file it could apply to."""
+    if config.label_documents is not None and config.reads_vectors:
+        raise ValueError("label names have no vectors, so label_documents cannot be used with vector_scale")
+    if config.label_language is not None and all(getattr(config, name) in (None, "texts") for name in files):
+        raise ValueError(f"label_language chooses names of a vocabulary; it needs a file in {' or '.join(files)}")
+
+
+# --- what training and search read ---
 
 
 @dataclass(frozen=True)
@@ -30,6 +98,13 @@ class SearchSettings:
     """Minimum labels that each of several trees contributes to the average: for smaller `k` the result is a prefix."""
     ties: Ties = "label"
     """Order of labels with equal scores: by their index in the label space, or by position in the (first) tree."""
+
+    @classmethod
+    def of(cls, config: Any) -> SearchSettings:
+        """Those of a method's parameters; one-versus-rest has no beam."""
+        if not hasattr(config, "beam"):
+            return cls(config.post_processor)
+        return cls(config.post_processor, config.beam, config.labels_per_tree, config.ties)
 
     def check(self, levels: int) -> None:
         """Refuse lists that do not have a value for each level of a tree, or whose scores cannot be combined."""
@@ -60,6 +135,15 @@ class TrainingSettings:
     """The type of stored weights."""
     memory: Memory = "check"
     seed: int = 0
+
+    @classmethod
+    def of(cls, config: Any) -> TrainingSettings:
+        """Those of a method's parameters."""
+        negatives = "matcher" if "matcher" in getattr(config, "negatives", "") else "teacher"
+        return cls(
+            config.solver, SearchSettings.of(config), negatives, config.relevance, config.precision, config.memory,
+            config.seed,
+        )  # fmt: skip
 
     def seeds(self, trees: int) -> list[int]:
         """One seed per tree."""

@@ -1,7 +1,8 @@
-"""Train a label tree level by level from the top, each node's children against each other.
+"""Cluster labels into trees, and train each tree level by level from the top, a node's children against each other.
 
 Training documents of a node's children: with `teacher` forcing the documents that have a label below the node; with
 `matcher` also the documents that the levels above predict for the node, which are the ones it will see in a search.
+Finished chunks are kept in the folder of the job, and may be trained by its tasks.
 """
 
 from __future__ import annotations
@@ -13,19 +14,25 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
+from labelwise.data.csr import Blocks
 from labelwise.errors import DataError, ModelFormatError
-from labelwise.features.rows import FeatureRows, is_mapped
+from labelwise.features.featurizers import Given
+from labelwise.features.labels import pifa, with_label_texts
+from labelwise.features.rows import FeatureOrder, FeatureRows, OrderedFeatures, is_mapped
 from labelwise.io import folder as store
 from labelwise.io.tensors import all_finite, are_sizes, counts_of, in_range, is_increasing
 from labelwise.labelspace.tree import LabelTree
+from labelwise.linear.memory import bytes_of, check_memory, clustering_need, clusters_at_once, training_need
+from labelwise.linear.packed import PackedWeights
 from labelwise.linear.search import beam_search
 from labelwise.linear.settings import TrainingSettings
 from labelwise.linear.solver import (
@@ -39,15 +46,13 @@ from labelwise.linear.solver import (
     tasks_of,
     work_per_pass,
 )
+from labelwise.linear.trees import LinearTrees, TrainingStatistics, document_counts
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
 from labelwise.runtime.finished import find_finished, keep_finished
+from labelwise.runtime.job import Job
 from labelwise.runtime.progress import progress, stage_name
-from labelwise.runtime.tasks import Shared, current, refuse_time_budget
-from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget
-
-if TYPE_CHECKING:
-    from labelwise.linear.settings import TrainingSettings
-
+from labelwise.runtime.tasks import HERE, Shared, Tasks, current, refuse_time_budget
+from labelwise.runtime.time_budget import NO_LIMIT
 
 # --- shards ---
 # Finished chunks of an unfinished training on disk, from which a killed training resumes.
@@ -64,23 +69,21 @@ WRITE_FRACTION = 0.01
 """Fraction of the time that may be spent on writing."""
 MAX_BYTES = 64 << 20
 """Maximum bytes collected before they are written."""
-CHUNKS, TREE = KINDS = ("chunks", "tree")
-"""Types of finished work, and the beginnings of its folders' names."""
-CHUNKS_FILE, TREE_FILE = "chunks.safetensors", "tree.safetensors"
+CHUNKS, CHUNKS_FILE = "chunks", "chunks.safetensors"
+"""Type of the folders, with which their names begin."""
 _ARRAYS = {"features": "i", "row_counts": "i", "lanes": "u", "values": "f", "bias": "f"}  # and the kind of each dtype
 
-Key = tuple[int, int, int]
-"""Index of the tree, level in it, and the chunk's first child."""
+Key = tuple[int, int]
+"""Level in the tree, and the chunk's first child."""
 
 
 class ChunkShards:
-    """The finished chunks and trees of one training. Use it in a `with` block, which writes them after an error too."""
+    """The finished chunks of one tree. Use it in a `with` block, which writes them after an error too."""
 
-    def __init__(self, folder: Path, fingerprint: str, n_labels: int | None = None) -> None:
-        self.folder, self.fingerprint, self.n_labels = folder, fingerprint, n_labels
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        self.folder, self.fingerprint = folder, fingerprint
         self.number = 0
         self._parts: dict[Key, ChunkPart] = {}
-        self._trees: dict[int, LabelTree] = {}
         self._waiting: dict[Key, ChunkPart] = {}
         self._bytes = 0
         self._lock, self._writing = threading.Lock(), threading.Lock()
@@ -93,47 +96,27 @@ class ChunkShards:
             shutil.rmtree(path, ignore_errors=True)  # left half written by a kill
         for path in sorted(self.folder.iterdir()):
             kind, _, number = path.name.partition("-")
-            if kind in KINDS and number.isdigit():  # other stages of a method keep their work in the same folder
+            if kind == CHUNKS and number.isdigit():
                 self.number = max(self.number, int(number) + 1)
-                self._read(path, kind)
-        if self._parts or self._trees:
+                self._parts |= read_shard(path, self.fingerprint) or {}
+        if self._parts:
             log.info("resuming after %s finished chunks", f"{len(self._parts):,}")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_details: object) -> None:
-        if kind is not None:  # otherwise the whole model is saved next
-            with self._writing:
-                self._write()
-
-    def tree(self, number: int) -> LabelTree | None:
-        """A tree of these labels that was built before, if any."""
-        tree = self._trees.get(number)
-        if tree is not None and self.n_labels not in (None, tree.n_labels):
-            log.warning(
-                "%s: not used: tree %d has %d labels, not %d", self.folder, number, tree.n_labels, self.n_labels
-            )
-            return None
-        return tree
-
-    def keep_tree(self, number: int, tree: LabelTree) -> None:
-        """Write a new tree immediately: all its chunks depend on it."""
-        self._new_folder(TREE, {"tree": number}, TREE_FILE, tree.to_tensors())
+    def __exit__(self, *_details: object) -> None:
+        with self._writing:
+            self._write()
 
     def level(
-        self,
-        tree: int,
-        depth: int,
-        widths: Mapping[int, int],
-        n_features: int,
-        parts: Mapping[Key, ChunkPart] | None = None,
+        self, depth: int, widths: Mapping[int, int], n_features: int, parts: Mapping[Key, ChunkPart] | None = None
     ) -> dict[int, ChunkPart]:
         """The level's finished chunks by first child; `widths` has the number of children of each possible chunk.
 
         They are those of an earlier attempt, unless `parts` are given.
         """
         finished = {}
-        for (of_tree, of_level, first), part in (self._parts if parts is None else parts).items():
-            if (of_tree, of_level) != (tree, depth):
+        for (of_level, first), part in (self._parts if parts is None else parts).items():
+            if of_level != depth:
                 continue
             if first in widths and _is_valid(part, widths[first], n_features):
                 finished[first] = part
@@ -142,7 +125,10 @@ class ChunkShards:
         return finished
 
     def add(self, key: Key, part: ChunkPart) -> None:
-        """Add a finished chunk. Thread-safe; when a shard is due, one thread writes it and the others continue."""
+        """Add a finished chunk. Thread-safe; when a shard is due, one thread writes it and the others continue.
+
+        If one cannot be written, no others are tried.
+        """
         with self._lock:
             self._waiting[key] = part
             self._bytes += sum(getattr(part, name).nbytes for name in _ARRAYS)
@@ -156,37 +142,18 @@ class ChunkShards:
     def _write(self) -> None:
         with self._lock:
             parts, self._waiting, self._bytes = self._waiting, {}, 0
-        if not parts:
+        if not parts or self._failed:
             return
         begin = time.monotonic()
-        self._new_folder(CHUNKS, {}, CHUNKS_FILE, _to_tensors(parts))
+        self._failed = not keep_finished(self.new_path(), CHUNKS, self.fingerprint, CHUNKS_FILE, _to_tensors(parts))
         end = time.monotonic()
         self._due = end + max(MIN_INTERVAL, (end - begin) / WRITE_FRACTION)
 
-    def _new_folder(self, kind: str, about: Mapping[str, Any], name: str, tensors: Mapping[str, np.ndarray]) -> None:
-        """Write a shard under the next free number. If one cannot be written, no others are tried."""
-        if self._failed:
-            return
-        self._failed = not keep_finished(self.new_path(kind), kind, self.fingerprint, name, tensors, about)
-
-    def new_path(self, kind: str = CHUNKS) -> Path:
+    def new_path(self) -> Path:
         """The path of a new shard, for somebody else to write."""
         with self._lock:
             self.number += 1
-            return self.folder / f"{kind}-{self.number - 1:06d}"
-
-    def _read(self, path: Path, kind: str) -> None:
-        if kind == CHUNKS:
-            self._parts |= read_shard(path, self.fingerprint) or {}
-            return
-        folder = find_finished(path, kind, self.fingerprint)
-        if folder is None:
-            return
-        try:
-            tree = LabelTree.from_tensors("tree", folder.tensors(TREE_FILE), path)
-            self._trees[int(folder.manifest.get("tree", -1))] = tree
-        except ModelFormatError as error:
-            log.warning("%s: not used: %s", path, error)
+            return self.folder / f"{CHUNKS}-{self.number - 1:06d}"
 
 
 def write_shard(path: Path, fingerprint: str, parts: Mapping[Key, ChunkPart]) -> None:
@@ -226,10 +193,10 @@ def _from_tensors(tensors: Mapping[str, np.ndarray], path: Path) -> dict[Key, Ch
         if array.ndim != 1 or sizes.shape != (len(keys),) or not are_sizes(sizes, len(array)):
             raise ModelFormatError(f"{path}: the sizes of {name} are damaged")
         arrays_by_name.append(np.split(array, np.cumsum(sizes)[:-1]))
-    if keys.ndim != 2 or keys.shape[1] != 3:
+    if keys.ndim != 2 or keys.shape[1] != 2:
         raise ModelFormatError(f"{path}: the keys are damaged")
     parts = zip(keys.tolist(), zip(*arrays_by_name, strict=True), strict=True)
-    return {(tree, level, first): ChunkPart(*arrays) for (tree, level, first), arrays in parts}
+    return {(level, first): ChunkPart(*arrays) for (level, first), arrays in parts}
 
 
 def _is_valid(part: ChunkPart, width: int, n_features: int) -> bool:
@@ -253,27 +220,27 @@ def _is_valid(part: ChunkPart, width: int, n_features: int) -> bool:
 # Levels of linear trees trained by tasks: each trains some chunks and writes them as a shard with a checksum.
 #
 # A chunk depends on the documents and targets of its node and on nothing that other chunks compute, so that any process
-# may train any of them, twice if need be. Shards are those from which a killed training resumes (`shards.py`).
+# may train any of them, twice if need be. Shards are those from which a killed training resumes (see above).
 
 TASKS_PER_SLOT = 4
 """Tasks of a level for each that runs at a time: more, so that they end together and little is lost with a worker."""
 
 
 @dataclass(frozen=True)
-class LevelInputs:
+class Level:
     """What the chunks of a level are trained from.
 
     Parameters
     ----------
     examples
-        Features and their squared norms, the same for all levels.
+        `TrainingExamples`; for tasks their features and squared norms, shared by all levels.
     target, documents, offsets
         Labels at this level; the documents of each node above (None: all); the nodes' first children.
     settings, seed
         As for `train_tree`.
     """
 
-    examples: Shared
+    examples: Any
     target: Any
     documents: Any
     offsets: np.ndarray
@@ -281,10 +248,35 @@ class LevelInputs:
     seed: int
 
 
+def solve_chunks(
+    level: Level, limit: PassLimit, what: str, depth: int, shards: ChunkShards | None, keep: bool
+) -> list[ChunkPart]:
+    """The weights of each chunk of a level: finished ones from the shards, others trained here or by tasks.
+
+    `keep`: whether what is trained is added to the shards.
+    """
+    examples, settings = level.examples, level.settings
+    hold = held_bytes(settings.memory) if is_mapped(examples.features) else None
+    trainer = LevelTrainer(
+        examples.features, examples.norms, level.target, settings.solver, settings.relevance, level.seed, limit,
+        hold=hold, folder=examples.folder,
+    )  # fmt: skip
+    chunks, n_features = chunks_of(level.offsets, level.documents), examples.features.shape[1]
+    done = {} if shards is None else shards.level(depth, widths_of(chunks), n_features)
+    if not examples.tasks.shares_memory:
+        shared = replace(level, examples=examples.shared)
+        done = trained_elsewhere(examples.tasks, shared, trainer, chunks, what, shards, depth, done)
+    finished = partial(_add_finished, shards, depth) if shards is not None and keep else None
+    return trainer.train(chunks, what, done, finished)
+
+
+def _add_finished(shards: ChunkShards, depth: int, first: int, part: ChunkPart) -> None:
+    shards.add((depth, first), part)
+
+
 class ChunkTask(NamedTuple):
     """Some chunks of a level, and the shard to write them to."""
 
-    tree: int
     depth: int
     firsts: tuple[int, ...]
     path: Path
@@ -292,21 +284,19 @@ class ChunkTask(NamedTuple):
 
 
 def trained_elsewhere(
-    inputs: LevelInputs,
+    tasks: Tasks,
+    level: Level,
     trainer: LevelTrainer,
     chunks: Sequence[Chunk],
     what: str,
     shards: ChunkShards | None,
-    place: tuple[int, int],
+    depth: int,
     done: Mapping[int, ChunkPart],
 ) -> dict[int, ChunkPart]:
-    """The parts of a level by first child: those done, and the others trained by the tasks of the executor.
-
-    `place` is the tree and the level.
-    """
+    """The parts of a level by first child: those done, and the others trained by tasks."""
     if trainer.limit.budget.is_limited:
         refuse_time_budget(what)
-    tasks, parts = current(), dict(done)
+    parts = dict(done)
     if shards is None:
         token = secrets.token_hex(16)
         assert tasks.folder is not None
@@ -316,35 +306,35 @@ def trained_elsewhere(
     widths, n_features = widths_of(chunks), trainer.features.shape[1]
     work = {first: trainer.work(piece) for first, piece in pieces.items() if first not in parts}
     groups = [
-        ChunkTask(*place, firsts, shards.new_path().absolute(), shards.fingerprint)
+        ChunkTask(depth, firsts, shards.new_path().absolute(), shards.fingerprint)
         for firsts in balanced(work, TASKS_PER_SLOT * tasks.slots)
         if firsts
     ]
 
     def read(task: ChunkTask, _result: None) -> dict[int, ChunkPart] | None:
-        found = shards.level(*place, widths, n_features, read_shard(task.path, task.fingerprint) or {})
+        found = shards.level(depth, widths, n_features, read_shard(task.path, task.fingerprint) or {})
         return found if found.keys() >= set(task.firsts) else None
 
-    with progress(what, sum(work.values()), "work") as step, tasks.share(inputs) as shared:
+    with progress(what, sum(work.values()), "work") as step, tasks.share(level) as shared:
         for _, new in tasks.map(train_chunks, groups, shared, read=read):
             parts |= new
             step(sum(work[first] for first in new))
     return parts
 
 
-def train_chunks(inputs: LevelInputs, task: ChunkTask) -> None:
+def train_chunks(level: Level, task: ChunkTask) -> None:
     """A task: train chunks and write them, unless an attempt before has done so."""
     if task.path.exists() and read_shard(task.path, task.fingerprint) is not None:
         return
-    features, norms = inputs.examples.open()
-    settings, wanted = inputs.settings, set(task.firsts)
+    features, norms = level.examples.open()
+    settings, wanted = level.settings, set(task.firsts)
     limit = PassLimit(NO_LIMIT, NO_LIMIT, SolverPace(features))
-    trainer = LevelTrainer(features, norms, inputs.target, settings.solver, settings.relevance, inputs.seed, limit)
-    chunks = chunks_of(inputs.offsets, inputs.documents)
+    trainer = LevelTrainer(features, norms, level.target, settings.solver, settings.relevance, level.seed, limit)
+    chunks = chunks_of(level.offsets, level.documents)
     pieces = [piece for chunk in chunks for piece in tasks_of(chunk) if piece.first in wanted]
     parts = {}
     trainer.train_pieces(pieces, "chunks", parts)
-    write_shard(task.path, task.fingerprint, {(task.tree, task.depth, first): part for first, part in parts.items()})
+    write_shard(task.path, task.fingerprint, {(task.depth, first): part for first, part in parts.items()})
 
 
 def balanced(work: Mapping[int, float], count: int) -> list[tuple[int, ...]]:
@@ -363,6 +353,61 @@ def widths_of(chunks: Sequence[Chunk]) -> dict[int, int]:
     return {piece.first: piece.last - piece.first for chunk in chunks for piece in tasks_of(chunk)}
 
 
+# --- label trees ---
+
+
+def ordered_rows(features: Any, rows: Any, folder: Path | None) -> tuple[OrderedFeatures, Any]:
+    """Training rows renumbered by frequency, and the rows that describe labels when they are clustered.
+
+    Those of TF-IDF alone are renumbered in place and describe labels so; others in the order of their own columns,
+    because another order gives other sums, ties and trees. With a folder sparse rows are in files of it.
+    """
+    if isinstance(rows, Blocks) or isinstance(features, Given):
+        return FeatureOrder.learn(rows, folder=folder if sparse.issparse(rows) else None), rows
+    ordered = FeatureOrder.learn(rows, in_place=folder is None, folder=folder)
+    return ordered, ordered.rows.sparse
+
+
+def label_name_rows(names: Sequence[str] | None, features: Any, ordered: OrderedFeatures, describing: Any) -> Any:
+    """TF-IDF of label names: CSR with the sparse columns of what describes labels; None without names."""
+    if names is None:
+        return None
+    words = features.tfidf.transform(names)
+    return words if isinstance(describing, Blocks) else ordered.order.apply(words)
+
+
+def cluster_trees(rows: Any, labels: Any, names: Any, config: Any, job: Job) -> list[LabelTree]:
+    """One tree of label clusters per seed; `names` are features of the names of labels, or None.
+
+    Label features are computed only if a tree is missing, and are freed before training begins.
+    """
+
+    @cache
+    def described() -> Any:
+        hold, clusters = held_bytes(config.memory), clusters_at_once(config, labels.shape[1])
+        need_with = partial(clustering_need, rows, labels, config.label_features, names, clusters=clusters)
+        check_memory(
+            need_with(hold=hold), config.memory, bytes_of(rows, labels), report=False,
+            need_at=lambda limit: need_with(hold=held_bytes(limit)),
+        )  # fmt: skip
+        found = pifa(rows, labels, keep=config.label_features, hold=hold)
+        return found if names is None else with_label_texts(found, names, config.label_text_weight)
+
+    def clustered(seed: int) -> dict[str, np.ndarray]:
+        make = LabelTree.kway if config.tree == "kway" else LabelTree.balanced
+        return make(described(), leaf_size=config.leaf_size, branching=config.branching, seed=seed).to_tensors()
+
+    seeds = TrainingSettings.of(config).seeds(config.trees)
+    kept = [job.kept(f"tree-{number}", partial(clustered, seed)) for number, seed in enumerate(seeds)]
+    return [LabelTree.from_tensors("tree", arrays, Path("clustering")) for arrays in kept]
+
+
+# --- weights ---
+
+WORTHWHILE = 0.5
+"""Fraction of the duration of the last tree that has to be left for another one, which then gets fewer passes."""
+
+
 @dataclass(frozen=True)
 class TrainingExamples:
     """Documents to train on, the same for all trees.
@@ -375,12 +420,15 @@ class TrainingExamples:
         CSR [documents, labels]: additional negative documents for the siblings of a label.
     folder
         For temporary files, if features are mapped.
+    tasks
+        Where chunks are trained.
     """
 
     features: FeatureRows
     labels: Any
     user_negatives: Any = None
     folder: Path | None = None
+    tasks: Tasks = HERE
 
     @cached_property
     def norms(self) -> np.ndarray:
@@ -388,9 +436,14 @@ class TrainingExamples:
         return squared_norms(self.features)
 
     @cached_property
+    def pace(self) -> SolverPace:
+        """How fast the solver is, as measured in all trees."""
+        return SolverPace(self.features)
+
+    @cached_property
     def shared(self) -> Shared:
         """Features and norms, for the tasks of all levels and trees."""
-        return current().share((self.features, self.norms))
+        return self.tasks.share((self.features, self.norms))
 
     def remove_shared(self) -> None:
         """Delete the file of `shared`, if there is one."""
@@ -398,12 +451,47 @@ class TrainingExamples:
             self.shared.remove()
 
 
-@dataclass(frozen=True)
-class TreeTime:
-    """The time budget of a tree, and the measured pace of the solver, which all trees share."""
+def train_trees(
+    ordered: OrderedFeatures, labels: Any, trees: Sequence[LabelTree], settings: TrainingSettings, job: Job,
+    user_negatives: Any = None,
+) -> LinearTrees:  # fmt: skip
+    """Train the classifiers of all trees.
 
-    budget: TimeBudget
-    pace: SolverPace
+    `user_negatives` [documents, labels] are additional negative documents for the siblings of a label. The time budget
+    decides how many trees are trained: there is always one, with fewer passes of the solver if necessary.
+    """
+    examples = TrainingExamples(ordered.rows, labels, user_negatives, ordered.folder, job.tasks or current())
+    targets = trees[0].aggregate(labels)
+    for tree in trees:
+        settings.search.check(tree.depth)
+    need_with = partial(
+        training_need, ordered.rows, targets, trees[0], settings.solver, trees=len(trees),
+        weighted=settings.relevance, precision=settings.precision,
+        matched=int(np.max(settings.search.beam)) if settings.negatives == "matcher" else 0,
+    )  # fmt: skip
+    need, held = need_with(hold=held_bytes(settings.memory)), bytes_of(ordered.rows, labels)
+    check_memory(need, settings.memory, held, need_at=lambda limit: need_with(hold=held_bytes(limit)))
+    trained, documents, seconds = LinearTrees(ordered.order), [], 0.0
+    for number, (seed, tree) in enumerate(zip(settings.seeds(len(trees)), trees, strict=True)):
+        left = job.budget.remaining()
+        if number > 0:
+            if left < WORTHWHILE * seconds:
+                log.info("time budget: %d of %d trees are trained, the others are left out", number, len(trees))
+                job.budget.end_early()
+                break
+            targets = tree.aggregate(labels)
+        title = f"tree {number + 1} of {len(trees)}" if len(trees) > 1 else ""
+        with job.stage(f"weights-{number}", title=title) as part:
+            levels = train_tree(examples, tree, targets, settings, part, seed)
+        stored = []
+        while levels:  # none of them is needed any longer when it is packed, nor while the next tree is trained
+            stored.append(PackedWeights.of(levels.pop(0).stored_as(settings.precision)))
+        trained.trees.append((tree, stored))
+        documents.append(document_counts(targets))
+        seconds = left - job.budget.remaining() if job.budget.is_limited else 0.0
+    examples.remove_shared()
+    trained.statistics = TrainingStatistics.of(ordered.rows, documents)
+    return trained
 
 
 def train_tree(
@@ -411,10 +499,8 @@ def train_tree(
     tree: LabelTree,
     targets: Sequence[Any],
     settings: TrainingSettings,
+    job: Job,
     seed: int = 0,
-    shards: ChunkShards | None = None,
-    number: int = 0,
-    time: TreeTime | None = None,
 ) -> list[ChunkedWeights]:
     """Train the weights of every level, from the top.
 
@@ -425,50 +511,37 @@ def train_tree(
     settings
         With `relevance` a positive example is weighted by the label's value (a node's by the sum of those below); rows
         are scaled so that their values average 1, which keeps the scale of costs.
+    job
+        Of this tree: finished chunks are kept in its folder, and levels have parts of its time by their work.
     seed
         The tree's own.
-    shards, number
-        Storage of finished chunks, including those of an earlier, stopped attempt, and the tree's index in it.
-    time
-        The time budget of this tree; levels have parts of it by their work.
     """
-    time = time or TreeTime(NO_LIMIT, SolverPace(examples.features))
     work = _work_of_levels(tree, targets, examples.features.shape[0])
-    features, norms = examples.features, examples.norms
     further = None if examples.user_negatives is None else tree.aggregate(examples.user_negatives)
     levels: list[ChunkedWeights] = []
     cut_above = False
-    hold = held_bytes(settings.memory) if is_mapped(features) else None
-    for depth, target in enumerate(targets):
-        if settings.relevance:
-            target = scaled(target)
-        offsets = tree.children_offsets(depth)
-        documents = None
-        if depth > 0:
-            more = None if further is None else further[depth - 1]
-            documents = documents_of(targets[depth - 1], more, levels, features, settings)
-        chunks = chunks_of(offsets, documents)
-        limit = PassLimit(time.budget.part(work[depth] / max(sum(work[depth:]), 1.0)), time.budget, time.pace)
-        trainer = LevelTrainer(
-            features, norms, target, settings.solver, settings.relevance, seed, limit, hold=hold, folder=examples.folder
-        )
-        what = f"level {depth + 1} of {len(targets)}"
-        done, finished = None, None
-        if shards is not None:
-            done = shards.level(number, depth, widths_of(chunks), features.shape[1])
-            # what is stored must be what training without a time budget gives, whatever the next attempt's budget is
-            if settings.negatives == "teacher" or not cut_above:
-                finished = partial(_add_finished, shards, number, depth)
-        if not current().shares_memory:
-            inputs = LevelInputs(examples.shared, target, documents, offsets, settings, seed)
-            done = trained_elsewhere(inputs, trainer, chunks, what, shards, (number, depth), done or {})
-        parts = trainer.train(chunks, what, done, finished)
-        levels.append(ChunkedWeights.joined(parts, features.shape[1], offsets))
-        shown = stage_name(what)
-        log.info("%s: %s nodes, %s weights", shown, f"{levels[-1].n_children:,}", f"{levels[-1].n_weights:,}")
-        if limit.cut:
-            cut_above = True
-            log.info("%s: %s", shown, limit)
+    kept = nullcontext() if job.folder is None else ChunkShards(job.folder, job.fingerprint(CHUNKS))
+    with kept as shards:
+        for depth, target in enumerate(targets):
+            if settings.relevance:
+                target = scaled(target)
+            documents = None
+            if depth > 0:
+                more = None if further is None else further[depth - 1]
+                documents = documents_of(targets[depth - 1], more, levels, examples.features, settings)
+            budget = job.budget.part(work[depth] / max(sum(work[depth:]), 1.0))
+            limit = PassLimit(budget, job.budget, examples.pace)
+            # what is kept must be what training without a time budget gives, whatever the next attempt's budget is
+            keep = settings.negatives == "teacher" or not cut_above
+            what, offsets = f"level {depth + 1} of {len(targets)}", tree.children_offsets(depth)
+            level = Level(examples, target, documents, offsets, settings, seed)
+            parts = solve_chunks(level, limit, what, depth, shards, keep)
+            levels.append(ChunkedWeights.joined(parts, examples.features.shape[1], offsets))
+            shown = stage_name(what)
+            log.info("%s: %s nodes, %s weights", shown, f"{levels[-1].n_children:,}", f"{levels[-1].n_weights:,}")
+            if limit.cut:
+                cut_above = True
+                log.info("%s: %s", shown, limit)
     return levels
 
 
@@ -480,10 +553,6 @@ def _work_of_levels(tree: LabelTree, targets: Sequence[Any], n_documents: int) -
         rows = n_documents if depth == 0 else counts_of(targets[depth - 1].indices, len(children))
         work.append(float(np.sum(work_per_pass(rows, children))))
     return work
-
-
-def _add_finished(shards: ChunkShards, number: int, depth: int, first: int, part: ChunkPart) -> None:
-    shards.add((number, depth, first), part)
 
 
 def documents_of(

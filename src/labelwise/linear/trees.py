@@ -1,37 +1,27 @@
-"""`LinearTrees`: the linear part of a method: the order of features, the trees and their weights.
+"""`LinearTrees`: the order of features, the trees and their weights. They search, explain, and become named arrays.
 
-It trains given trees, saves finished work on disk, searches, explains, and converts to named arrays and back. The
-method provides features, trees and negatives; one-versus-rest is a tree without inner nodes.
+One-versus-rest is a tree without inner nodes.
 """
 
 from __future__ import annotations
 
-import copy
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from labelwise.errors import ConfigError, ModelFormatError
-from labelwise.features.rows import FeatureOrder, OrderedFeatures, as_csr
+from labelwise.errors import ModelFormatError
+from labelwise.features.rows import FeatureOrder, FeatureRows, as_csr
 from labelwise.io.folder import get_tensor
+from labelwise.io.tensors import all_finite, in_pieces, release_pages
 from labelwise.labelspace.tree import LabelPath, LabelTree
 from labelwise.linear.explain import TreeExplainer, top_contributions
-from labelwise.linear.learn import Learned, NewExamples, TrainingStatistics, document_counts, learn_tree
-from labelwise.linear.memory import bytes_of, check_memory, training_need
 from labelwise.linear.packed import PackedWeights
 from labelwise.linear.search import LabelChoice, TreeSearch, best_of_trees
-from labelwise.linear.settings import PRECISIONS, SearchSettings, Ties, TrainingSettings
-from labelwise.linear.solver import SolverPace, held_bytes
-from labelwise.linear.train import ChunkShards, TrainingExamples, TreeTime, train_tree
-from labelwise.linear.weights import is_old, read_old
-from labelwise.runtime.progress import stage
+from labelwise.linear.settings import PRECISIONS, SearchSettings, Ties
 from labelwise.runtime.threads import ranges, run_all, threads
-from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget
 from labelwise.topk import NO_LABEL, TopK
 
 # --- average ---
@@ -124,10 +114,138 @@ def _last_scores(tops: Sequence[TopK]) -> np.ndarray:
     return scores
 
 
-log = logging.getLogger("labelwise")
+# --- statistics ---
+# What linear trees remember of their training documents, so that more can be learned without them.
+#
+# Per feature the sum of its squares, per node the number of its documents. From both follows how much a change of a
+# weight would change the old documents' losses. Also kept: what has been learned since the last full training.
 
-WORTHWHILE = 0.5
-"""Fraction of the duration of the last tree that has to be left for another one, which then gets fewer passes."""
+SQUARES, LEARNED = "feature_squares", "learned"
+BLOCK, DENSE_BLOCK = 1 << 22, 1 << 12
+MAX_TIMES, MAX_DOCUMENTS = 1 << 20, 1 << 53
+
+
+class Learned(NamedTuple):
+    """One call of `learn`, or the sum of several."""
+
+    documents: float = 0
+    labels: float = 0
+    """New labels."""
+    labels_alone: float = 0
+    """New labels that were learned without old documents."""
+    features: float = 0
+    """New features."""
+    hits: float = 0
+    """Correct labels among the first five that the model predicted for the documents before it learned them."""
+    predicted: float = 0
+    """All labels predicted so."""
+
+
+@dataclass(frozen=True)
+class TrainingStatistics:
+    """Statistics of the training documents.
+
+    Parameters
+    ----------
+    squares
+        Per feature in the model's order, the sum of its squares over all documents; without the last ones, which do not
+        occur.
+    documents
+        Per tree the documents of each node: the root, then level by level the inner nodes.
+    learned
+        What was learned since the last full training, a row per call.
+    """
+
+    squares: np.ndarray
+    documents: tuple[np.ndarray, ...]
+    learned: tuple[Learned, ...] = ()
+
+    @classmethod
+    def of(cls, features: FeatureRows, documents: Sequence[np.ndarray]) -> TrainingStatistics:
+        """Of training documents; `documents` from `document_counts`, for each tree."""
+        return cls(sums_of_squares(features).astype(np.float32), tuple(documents))
+
+    def added(self, features: FeatureRows, documents: Sequence[np.ndarray], learned: Learned) -> TrainingStatistics:
+        """With more documents, which may have more features."""
+        new = sums_of_squares(features)
+        sums = np.zeros(max(len(new), len(self.squares)))
+        sums[: len(new)] = new
+        sums[: len(self.squares)] += self.squares
+        counts = tuple(before + new for before, new in zip(self.documents, documents, strict=True))
+        return TrainingStatistics(sums.astype(np.float32), counts, (*self.learned, learned))
+
+    def mean_squares(self, features: np.ndarray) -> np.ndarray:
+        """The mean square of some features over all documents; 0 for those that do not occur."""
+        sums = np.zeros(len(features), np.float32)
+        known = features < len(self.squares)
+        sums[known] = self.squares[features[known]]
+        return sums / max(int(self.documents[0][0]), 1)
+
+    def node_documents(self, tree: int, sizes: Sequence[int], depth: int) -> np.ndarray:
+        """The documents of each node whose children are a level: of the root, or of the level above."""
+        begins = np.cumsum([0, 1, *sizes[:-1]])
+        return self.documents[tree][begins[depth] : begins[depth + 1]]
+
+    def to_tensors(self) -> dict[str, np.ndarray]:
+        """The statistics as named arrays."""
+        tensors = {SQUARES: self.squares, LEARNED: np.array(self.learned, np.float64).reshape(-1, len(Learned._fields))}
+        return tensors | {f"tree{number}.documents": counts for number, counts in enumerate(self.documents)}
+
+    @classmethod
+    def from_tensors(
+        cls, tensors: Mapping[str, np.ndarray], n_features: int, trees: Sequence[LabelTree], path: Path
+    ) -> TrainingStatistics | None:
+        """Restore what `to_tensors` returned, checked; None for a model that was saved without."""
+        if SQUARES not in tensors:
+            return None
+        squares, learned = get_tensor(tensors, SQUARES, path), get_tensor(tensors, LEARNED, path)
+        documents = tuple(get_tensor(tensors, f"tree{number}.documents", path) for number in range(len(trees)))
+        valid = (
+            squares.dtype == np.float32
+            and squares.ndim == 1
+            and len(squares) <= n_features
+            and learned.dtype == np.float64
+            and learned.shape[1:] == (len(Learned._fields),)
+            and len(learned) <= MAX_TIMES
+            and all(counts.dtype == np.int64 and counts.ndim == 1 for counts in documents)
+            and all(len(c) == 1 + sum(tree.sizes[:-1]) for c, tree in zip(documents, trees, strict=True))
+            and all(all_finite(array) and (array >= 0).all() for array in (squares, learned, *documents))
+            and all((counts <= MAX_DOCUMENTS).all() for counts in documents)
+        )
+        if not valid:
+            raise ModelFormatError(f"{path}: the statistics of the training documents are damaged")
+        return cls(squares, documents, tuple(Learned(*row) for row in learned.tolist()))
+
+
+def document_counts(targets: Sequence[Any]) -> np.ndarray:
+    """The number of documents of the root and of each inner node, level by level; `targets` from `aggregate`."""
+    counts = [np.array([targets[0].shape[0]])]
+    counts += [np.bincount(target.indices, minlength=target.shape[1]) for target in targets[:-1]]
+    return np.concatenate(counts).astype(np.int64)
+
+
+def sums_of_squares(features: FeatureRows) -> np.ndarray:
+    """Per feature up to the last that occurs the sum of its squares, float64.
+
+    In blocks, because NumPy converts what it counts.
+    """
+    dense = slice(features.first_dense, features.first_dense + features.n_dense)
+    last = max((int(piece.max(initial=-1)) for piece in in_pieces(features.indices)), default=-1)
+    sums = np.zeros(max(last + 1, dense.stop if features.n_dense else 0))
+    for begin in range(0, len(features.indices), BLOCK):
+        part = slice(begin, begin + BLOCK)
+        squares = np.square(features.data[part], dtype=np.float64)
+        sums += np.bincount(features.indices[part], squares, len(sums))
+        release_pages(features.indices)
+        release_pages(features.data)
+    for begin in range(0, features.shape[0] if features.n_dense else 0, DENSE_BLOCK):
+        block = features.dense[begin : begin + DENSE_BLOCK].astype(np.float64)
+        sums[dense] += np.square(block).sum(axis=0)
+    return sums
+
+
+# --- trees ---
+
 WIDE_BEAM, MAX_ALLOWED = 100, 1000
 """Maximum beam, and maximum labels per tree, to which a search is widened if a user allows few labels."""
 
@@ -135,112 +253,20 @@ WIDE_BEAM, MAX_ALLOWED = 100, 1000
 class LinearTrees:
     """Linear classifiers in trees, over features renumbered by frequency. Callers use the original indices."""
 
-    def __init__(self, order: FeatureOrder) -> None:
-        self.order = order
-        self.trees: list[tuple[LabelTree, list[PackedWeights]]] = []
-        self.statistics: TrainingStatistics | None = None
+    def __init__(
+        self,
+        order: FeatureOrder,
+        trees: Sequence[tuple[LabelTree, list[PackedWeights]]] = (),
+        statistics: TrainingStatistics | None = None,
+    ) -> None:
+        self.order, self.trees, self.statistics = order, list(trees), statistics
         self._searches: dict[tuple[str | tuple[str, ...], Ties], list[TreeSearch]] = {}
         self._explainers: dict[str | tuple[str, ...], list[TreeExplainer]] = {}
 
-    # --- training ---
-
-    @classmethod
-    def train(
-        cls,
-        features: OrderedFeatures,
-        labels: Any,
-        trees: Sequence[LabelTree],
-        settings: TrainingSettings,
-        shards: ChunkShards | None = None,
-        user_negatives: Any = None,
-        budget: TimeBudget = NO_LIMIT,
-    ) -> LinearTrees:
-        """Train the classifiers of all trees.
-
-        `shards` stores finished chunks and has those of an earlier attempt at the same training; `user_negatives`
-        [documents, labels] are additional negative documents for the siblings of a label. The time budget decides how
-        many trees are trained: there is always one, with fewer passes of the solver if necessary.
-        """
-        trained = cls(features.order)
-        examples = TrainingExamples(features.rows, labels, user_negatives, features.folder)
-        targets = trees[0].aggregate(labels)
-        for tree in trees:
-            settings.search.check(tree.depth)
-        need_with = partial(
-            training_need, features.rows, targets, trees[0], settings.solver, trees=len(trees),
-            weighted=settings.relevance, precision=settings.precision,
-            matched=int(np.max(settings.search.beam)) if settings.negatives == "matcher" else 0,
-        )  # fmt: skip
-        need, held = need_with(hold=held_bytes(settings.memory)), bytes_of(features.rows, labels)
-        check_memory(need, settings.memory, held, need_at=lambda limit: need_with(hold=held_bytes(limit)))
-        documents = []
-        time, seconds = TreeTime(budget, SolverPace(features.rows)), 0.0
-        for number, (seed, tree) in enumerate(zip(settings.seeds(len(trees)), trees, strict=True)):
-            left = budget.remaining()
-            if number > 0:
-                if left < WORTHWHILE * seconds:
-                    log.info("time budget: %d of %d trees are trained, the others are left out", number, len(trees))
-                    budget.end_early()
-                    break
-                targets = tree.aggregate(labels)
-            with stage(f"tree {number + 1} of {len(trees)}" if len(trees) > 1 else ""):
-                levels = train_tree(examples, tree, targets, settings, seed, shards, number, time)
-            stored = []
-            while levels:  # none of them is needed any longer when it is packed, nor while the next tree is trained
-                stored.append(PackedWeights.of(levels.pop(0).stored_as(settings.precision)))
-            trained.trees.append((tree, stored))
-            documents.append(document_counts(targets))
-            seconds = left - budget.remaining() if budget.is_limited else 0.0
-        examples.remove_shared()
-        trained.statistics = TrainingStatistics.of(features.rows, documents)
-        return trained
-
-    def learned(
-        self,
-        features: Any,
-        labels: Any,
-        settings: TrainingSettings,
-        learned: Learned,
-        old: Any = None,
-        removed: Any = None,
-    ) -> LinearTrees:
-        """The trees after training on more documents; these trees do not change.
-
-        Parameters
-        ----------
-        features, labels
-            New documents; features and labels after those of the trees are new.
-        learned
-            The counts to keep about these documents.
-        old
-            Features and labels of old documents, which new labels are trained against.
-        removed
-            CSR [documents, labels]: labels that the documents had in an earlier training.
-        """
-        if self.statistics is None:
-            raise ConfigError(
-                "this model cannot learn more documents: it was imported, or saved by an older version, without "
-                "statistics of its training documents; fit it again"
-            )
-        order = self.order.extended(features.shape[1])
-        rows = order.rows(features)
-        old_rows, old_labels = (None, None) if old is None else (order.rows(old[0]), old[1])
-        examples = NewExamples(rows, labels, removed, old_rows, old_labels)
-        result = LinearTrees(order)
-        for number, ((tree, levels), seed) in enumerate(zip(self.trees, settings.seeds(len(self.trees)), strict=True)):
-            result.trees.append(learn_tree(examples, tree, levels, self.statistics, settings, seed, number))
-        counts = [document_counts(tree.aggregate(labels)) for tree, _ in result.trees]
-        result.statistics = self.statistics.added(rows, counts, learned)
-        return result
-
     def shrunk(self, precision: str | None, threshold: float | None) -> LinearTrees:
         """The same trees with weights below the threshold dropped, and stored in fewer bits (None: as they are)."""
-        smaller = copy.copy(self)
-        smaller._searches, smaller._explainers = {}, {}
-        smaller.trees = [
-            (tree, [_smaller(level, precision, threshold) for level in levels]) for tree, levels in self.trees
-        ]
-        return smaller
+        trees = [(tree, [_smaller(level, precision, threshold) for level in levels]) for tree, levels in self.trees]
+        return LinearTrees(self.order, trees, self.statistics)
 
     # --- prediction ---
 
@@ -339,27 +365,20 @@ class LinearTrees:
         count = get_tensor(tensors, "trees", path)
         if count.shape != (1,) or count.dtype != np.int64 or not 1 <= count[0] <= 10_000:
             raise ModelFormatError(f"{path}: the number of trees is damaged")
-        restored = cls(FeatureOrder.from_tensors(tensors, n_features, path))
+        order, trees = FeatureOrder.from_tensors(tensors, n_features, path), []
         for number in range(int(count[0])):
             tree = LabelTree.from_tensors(f"tree{number}", tensors, path)
             if len(tree.label_order) != n_labels:
                 raise ModelFormatError(f"{path}: tree {number} has {len(tree.label_order):,} labels, not {n_labels:,}")
             levels = [
-                _restored(f"tree{number}.level{depth}", tensors, n_features, tree.children_offsets(depth), path)
+                PackedWeights.from_tensors(
+                    f"tree{number}.level{depth}", tensors, n_features, tree.children_offsets(depth), path
+                )
                 for depth in range(tree.depth)
             ]
-            restored.trees.append((tree, levels))
-        trees = [tree for tree, _ in restored.trees]
-        restored.statistics = TrainingStatistics.from_tensors(tensors, n_features, trees, path)
-        return restored
-
-
-def _restored(
-    prefix: str, tensors: Mapping[str, np.ndarray], n_features: int, children_offsets: np.ndarray, path: Path
-) -> PackedWeights:
-    """A level's weights; those of an older layout are converted."""
-    arguments = prefix, tensors, n_features, children_offsets, path
-    return PackedWeights.of(read_old(*arguments)) if is_old(prefix, tensors) else PackedWeights.from_tensors(*arguments)
+            trees.append((tree, levels))
+        statistics = TrainingStatistics.from_tensors(tensors, n_features, [tree for tree, _ in trees], path)
+        return cls(order, trees, statistics)
 
 
 def _smaller(level: PackedWeights, precision: str | None, threshold: float | None) -> PackedWeights:

@@ -13,38 +13,45 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
-from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
+from labelwise.features.featurizers import featurizer_of
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.labelspace.tree import LabelTree
-from labelwise.linear.cost import linear_cost
-from labelwise.linear.solver import SolverConfig
-from labelwise.linear.trees import LinearTrees
-from labelwise.methods.linear_base import (
+from labelwise.linear.cost import linear_flat_cost
+from labelwise.linear.given import training_documents
+from labelwise.linear.model import LinearModel
+from labelwise.linear.settings import (
     FeatureNorm,
     LabelDocuments,
     LinearConfig,
-    LinearMethod,
     Memory,
     PostProcessor,
     Precision,
     Seed,
     TimeLimit,
+    TrainingSettings,
     VectorScale,
     check_label_documents,
-    check_relevance,
-    finished_work,
-    training_documents,
 )
+from labelwise.linear.solver import SolverConfig
+from labelwise.linear.train import ordered_rows, train_trees
+from labelwise.model.learning import fit_or_learn
+from labelwise.model.method import Method
 from labelwise.runtime.job import Job
 
 
-class LinearFlat(LinearMethod):
+class LinearFlat(Method):
     """A linear classifier per label over TF-IDF or your own features: exact, for up to tens of thousands of labels."""
 
     name = "linear_flat"
+    Fitted = LinearModel
+    inputs = ("features", "texts")
     good_for = "up to some ten thousand labels, the best accuracy on a CPU"
     speed = "minutes on a CPU"
+    changeable = ("post_processor",)
+    trains_in_tasks = True
+    cost = staticmethod(linear_flat_cost)
+    partial_fit = fit_or_learn
 
     class Config(LinearConfig):
         """Parameters."""
@@ -80,20 +87,10 @@ class LinearFlat(LinearMethod):
             check_label_documents(self, "label_documents")
             return self
 
-    def _cost(self, shape: DataShape, constants: Constants) -> Cost:
+    def _fit(self, train: Dataset, valid: Dataset | None, job: Job) -> LinearModel:
         config = self.config
-        return linear_cost(
-            shape, constants, config.solver, nodes=[1, shape.labels], trees=1, beam=1, precision=config.precision,
-            label_features=None, clusters=False,
-            weighted=config.relevance, memory=config.memory,
-        )  # fmt: skip
-
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> None:
-        data = training_documents(data, kind, self.config, job.scratch)
-        if self.config.relevance:
-            check_relevance(data)
-        features, _ = self.training_features(data, kind, job)
-        settings = self.training_settings
-        with finished_work(self, job.folder, features.rows, data.labels, {}) as shards:
-            tree = LabelTree.flat(data.n_labels)
-            self.linear_ = LinearTrees.train(features, data.labels, [tree], settings, shards, budget=job.budget)
+        train = training_documents(config, train, job)
+        features, rows = featurizer_of(config, train).learn(config, train, job)
+        rows, _ = ordered_rows(features, rows, job.scratch)
+        trees, settings = [LabelTree.flat(train.n_labels)], TrainingSettings.of(config)
+        return LinearModel(features, train_trees(rows, train.labels, trees, settings, job))

@@ -12,57 +12,51 @@ weights may be stored in 16 or 8 bits, and several trees are averaged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import Field, model_validator
 
-from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
-from labelwise.features.labels import pifa, with_label_texts
+from labelwise.features.featurizers import featurizer_of
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
-from labelwise.io.folder import csr_to_tensors
-from labelwise.labelspace.hierarchy import hierarchy_of_labels
-from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.compile_ahead import compile_ahead
-from labelwise.linear.cost import linear_cost, tree_nodes
-from labelwise.linear.memory import bytes_of, check_memory, clustering_need
-from labelwise.linear.settings import Ties
-from labelwise.linear.solver import SolverConfig, held_bytes
-from labelwise.linear.train import ChunkShards
-from labelwise.linear.trees import LinearTrees
-from labelwise.methods.level_fields import Beam, PostProcessors
-from labelwise.methods.linear_base import (
+from labelwise.linear.cost import linear_tree_cost
+from labelwise.linear.given import user_input
+from labelwise.linear.model import LinearModel
+from labelwise.linear.settings import (
+    Beam,
     FeatureNorm,
     LabelDocuments,
     LinearConfig,
-    LinearMethod,
     Memory,
+    PostProcessors,
     Precision,
     Seed,
+    Ties,
     TimeLimit,
+    TrainingSettings,
     VectorScale,
     check_label_documents,
-    check_reads_texts,
-    check_relevance,
-    finished_work,
-    names_of_labels,
-    training_documents,
 )
-from labelwise.model.inputs import read_negatives
+from labelwise.linear.solver import SolverConfig
+from labelwise.linear.train import cluster_trees, label_name_rows, ordered_rows, train_trees
+from labelwise.model.learning import fit_or_learn
+from labelwise.model.method import Method
 from labelwise.runtime.job import Job
 
 
-class LinearTree(LinearMethod):
+class LinearTree(Method):
     """A tree of linear classifiers over TF-IDF or your own features: fast on a CPU, for any number of labels."""
 
     name = "linear_tree"
-    changeable = ("beam", "labels_per_tree", "post_processor", "ties")
+    Fitted = LinearModel
+    inputs = ("features", "texts")
     good_for = "anything first: long texts, thousands to millions of labels, no GPU"
     speed = "seconds to minutes on a CPU"
+    changeable = ("beam", "labels_per_tree", "post_processor", "ties")
+    trains_in_tasks = True
+    cost = staticmethod(linear_tree_cost)
+    partial_fit = fit_or_learn
 
     class Config(LinearConfig):
         """Parameters."""
@@ -135,92 +129,15 @@ class LinearTree(LinearMethod):
             check_label_documents(self, "label_documents", "hierarchy")
             return self
 
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> None:
-        config, texts = self.config, None
-        if config.label_text_weight > 0:
-            check_reads_texts(data, kind, "label_text_weight")
-            texts = [" ".join(names) for names in names_of_labels(data, config)]
-        data = training_documents(data, kind, config, job.scratch)
-        if config.relevance:
-            check_relevance(data)
-        # files first: an error in them is reported before TF-IDF is computed
-        own_tree, own_negatives = self._given_tree(data), None
-        given: dict[str, np.ndarray] = {}
-        if own_tree is not None:
-            given |= own_tree.to_tensors("hierarchy")
-        if "user" in config.negatives:
-            own_negatives = read_negatives(config.user_negatives, data)
-            given |= csr_to_tensors("negatives", own_negatives)
-        if kind == "texts":
-            compile_ahead(["search", "words", "solver"], config.precision)
-        features, describing = self.training_features(data, kind, job)
-        if texts is not None:
-            texts = self.label_text_features(texts, features, describing)
-            given |= csr_to_tensors("label_texts", texts)
-        settings = self.training_settings
-        with finished_work(self, job.folder, features.rows, data.labels, given) as shards:
-            if own_tree is not None:
-                trees = [own_tree]
-            else:
-                trees = _clustered(describing, data.labels, texts, config, settings.seeds(config.trees), shards)
-            del describing  # with vectors next to TF-IDF it is a copy
-            self.linear_ = LinearTrees.train(features, data.labels, trees, settings, shards, own_negatives, job.budget)
-
-    def _cost(self, shape: DataShape, constants: Constants, width: int = 0) -> Cost:
-        """`width`: dense columns next to TF-IDF."""
+    def _fit(self, train: Dataset, valid: Dataset | None, job: Job) -> LinearModel:
         config = self.config
-        own = config.tree == "hierarchy"  # its shape is not known before the labels are
-        return linear_cost(
-            shape, constants, config.solver, nodes=tree_nodes(shape.labels, config.leaf_size, config.branching),
-            trees=1 if own else config.trees, beam=int(np.max(config.beam)), precision=config.precision,
-            label_features=config.label_features, clusters=not own, width=width,
-            at_once=_clusters_at_once(config, shape.labels),
-            weighted=config.relevance, memory=config.memory,
-        )  # fmt: skip
-
-    def _given_tree(self, data: Dataset) -> LabelTree | None:
-        """The tree of the user's hierarchy; None: labels are clustered."""
-        if self.config.tree != "hierarchy":
-            return None
-        names = hierarchy_of_labels(self.config.hierarchy, data.label_names, self.config.label_language)
-        return LabelTree.from_parents(*names)
-
-    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        if self.input_ == "texts":
-            compile_ahead(["search", "words"], self.config.precision)
-        super()._restore(tensors, path)
-
-
-def _clusters_at_once(config: Any, n_labels: int) -> int:
-    """Clusters of the root, if labels are not halved."""
-    return min(config.branching, -(-n_labels // config.leaf_size)) if config.tree == "kway" else 0
-
-
-def _clustered(
-    features: Any, labels: Any, texts: Any, config: Any, seeds: list[int], shards: ChunkShards | None
-) -> list[LabelTree]:
-    """One tree per seed: that of an earlier attempt, or a new one; `texts` are features of label texts, or None.
-
-    Label features are computed only if a tree is missing, and are freed before training begins.
-    """
-    kept = [shards.tree(number) if shards else None for number in range(len(seeds))]
-    if None not in kept:
-        return [tree for tree in kept if tree is not None]
-    hold, clusters = held_bytes(config.memory), _clusters_at_once(config, labels.shape[1])
-    need_with = partial(clustering_need, features, labels, config.label_features, texts, clusters=clusters)
-    check_memory(
-        need_with(hold=hold), config.memory, bytes_of(features, labels), report=False,
-        need_at=lambda limit: need_with(hold=held_bytes(limit)),
-    )  # fmt: skip
-    described = pifa(features, labels, keep=config.label_features, hold=hold)
-    if texts is not None:
-        described = with_label_texts(described, texts, config.label_text_weight)
-    make = LabelTree.kway if config.tree == "kway" else LabelTree.balanced
-    trees = []
-    for number, (seed, tree) in enumerate(zip(seeds, kept, strict=True)):
-        if tree is None:
-            tree = make(described, leaf_size=config.leaf_size, branching=config.branching, seed=seed)
-            if shards:
-                shards.keep_tree(number, tree)
-        trees.append(tree)
-    return trees
+        given, train = user_input(config, train, job)
+        if train.kind == "texts":
+            compile_ahead(["search", "words", "solver"], config.precision)
+        features, rows = featurizer_of(config, train).learn(config, train, job)
+        rows, describing = ordered_rows(features, rows, job.scratch)
+        names = label_name_rows(given.names, features, rows, describing)
+        trees = given.trees or cluster_trees(describing, train.labels, names, config, job)
+        del describing  # with vectors next to TF-IDF it is a copy
+        settings = TrainingSettings.of(config)
+        return LinearModel(features, train_trees(rows, train.labels, trees, settings, job, given.negatives))

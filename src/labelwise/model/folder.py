@@ -163,6 +163,15 @@ def read_training_documents(folder: store.Folder) -> TrainingDocuments | None:
     return TrainingDocuments.from_tensors(tensors, folder.file(TRAINING_FILE), folder.verify)
 
 
+def documents_of_encoder(encoder: Any) -> list[np.ndarray]:
+    """Hashes of the documents that a saved model was trained on whose encoder an `EncoderConfig` names."""
+    from labelwise.nn.text.saved_encoder import saved_folder
+
+    folder = None if encoder.starts_random else saved_folder(encoder.model)
+    before = None if folder is None else read_training_documents(folder)
+    return [] if before is None else [before.hashes]
+
+
 def read_model(folder: store.Folder, config_class: type[Config], inputs: Sequence[str]) -> SavedModel:
     """Read a model, checked against the manifest: both may be untrusted. `inputs` are those the method accepts."""
     manifest, config = folder.manifest, read_parameters(folder, config_class)

@@ -1,6 +1,6 @@
 """Learn more documents with a fitted model: which of them are new, how well they were predicted before, the report.
 
-How the documents are learned is up to the method (`_learn`); this module is the same for all.
+How the documents are learned is up to what was fitted (`learned`); this module is the same for all.
 """
 
 from __future__ import annotations
@@ -103,10 +103,7 @@ def learn(model: Method, data: Any, labels: Any, old: Any) -> LearningReport:
     removed = None if not n_changed else sparse.csr_array(before - before.multiply(new.labels != 0))
     hits, predicted = _hits(model, new)
     more = NewDocuments(new, removed, trained_on, hits, predicted, len(model.label_names_), model.n_documents_)
-    if hasattr(model, "_learn"):  # leaves with the old methods
-        n_features, reasons = model._learn(more)
-    else:
-        model.fitted_, n_features, reasons = model.fitted_.learned(more, model.config)
+    model.fitted_, n_features, reasons = model.fitted_.learned(more, model.config)
     counts = new.label_counts()
     counts[: len(model.label_counts_)] += model.label_counts_
     if before is not None:
@@ -123,6 +120,14 @@ def learn(model: Method, data: Any, labels: Any, old: Any) -> LearningReport:
     return LearningReport(
         len(new), len(given) - len(new), n_changed, n_new_labels, n_features, hits / predicted, calibrated, reasons
     )
+
+
+def fit_or_learn(self: Method, data: Any, labels: Any = None) -> Method:
+    """`fit` at the first call, then `learn`: scikit-learn's name for training in steps."""
+    if "label_names_" not in self.__dict__:
+        return self.fit(data, labels)
+    self.learn(data, labels)
+    return self
 
 
 def check_learns(model: Method) -> None:

@@ -24,6 +24,7 @@ from labelwise.costs import (
     DataShape,
 )
 from labelwise.errors import ConfigError
+from labelwise.linear.cost import linear_tree_cost
 from labelwise.nn.config import TINY, EncoderConfig, TrainingConfig
 from labelwise.nn.fine_tuning_settings import FineTuningConfig
 
@@ -289,3 +290,15 @@ def fine_tuning_cost(shape: DataShape, constants: Constants, config: EncoderConf
         one, network=levels * one.network, operations=levels * one.operations, steps=levels * one.steps, model=0.0,
         latency=0.0,
     )  # fmt: skip
+
+
+def hybrid_linear_cost(config: Any, shape: DataShape, constants: Constants) -> Cost:
+    """Linear trees on TF-IDF and the vectors of an encoder that reads every text once."""
+    width = encoder_size(config.encoder).width * config.encoder.layers
+    return with_encoding(linear_tree_cost(config, shape, constants, width), shape, constants, config.encoder)
+
+
+def xr_transformer_cost(config: Any, shape: DataShape, constants: Constants) -> Cost:
+    """The same after fine-tuning the encoder."""
+    fine_tuning = fine_tuning_cost(shape, constants, config.encoder, config.fine_tuning)
+    return replace(fine_tuning + hybrid_linear_cost(config, shape, constants), shares=1)

@@ -86,6 +86,16 @@ class FineTuningConfig(Config):
             raise ValueError("loss.name: softmax is a loss of all labels together; levels of a tree score a few nodes")
         return self
 
+    def trained_levels(self, sizes: Sequence[int]) -> list[int]:
+        """The numbers of nodes of the levels that are fine-tuned, of a tree with levels of these sizes."""
+        trained = [size for size in sizes if size <= self.max_nodes]
+        if not trained:
+            raise ConfigError(
+                f"fine_tuning.max_nodes: the top level of the tree has {sizes[0]:,} nodes, more than "
+                f"{self.max_nodes:,}; there is nothing to train"
+            )
+        return trained
+
     def trainings(self, sizes: Sequence[int]) -> tuple[TrainingConfig, ...]:
         """The settings of each level; `sizes` are the numbers of nodes of the levels that are trained."""
         for field in PER_LEVEL:

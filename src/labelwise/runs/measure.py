@@ -36,7 +36,7 @@ from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.cost import groups_of_children, halving_layers, visited
 from labelwise.linear.packed import PackedWeights
 from labelwise.linear.search import TreeSearch
-from labelwise.linear.settings import PRECISIONS
+from labelwise.linear.settings import PRECISIONS, SearchSettings
 from labelwise.linear.solver import LANES
 from labelwise.methods.linear_flat import LinearFlat
 from labelwise.methods.linear_tree import LinearTree
@@ -177,7 +177,7 @@ def _flat(labels: int) -> tuple[list[Search], list[Any]]:
 
 def _in_copies(model: LinearTree, rows: Sequence[Any]) -> list[tuple[list[Search], list[Any]]]:
     """The tree alone, without what a prediction does beyond it, in each number of copies."""
-    (tree, levels), settings = model.linear_.trees[0], model.search_settings
+    (tree, levels), settings = model.linear_.trees[0], SearchSettings.of(model.config)
     ordered = [model.linear_.order.rows(row) for row in rows]
     copies = [
         TreeSearch([_copied(level) for level in levels], tree.label_order, settings.post_processor)

@@ -29,7 +29,7 @@ from labelwise.linear.memory import Memory
 from labelwise.linear.search import beam_search
 from labelwise.linear.settings import SearchSettings, TrainingSettings
 from labelwise.linear.solver import LevelTrainer, PassLimit, SolverConfig, SolverPace, chunks_of, squared_norms
-from labelwise.linear.train import TrainingExamples, TreeTime, train_tree
+from labelwise.linear.train import TrainingExamples, train_tree
 from labelwise.nn.config import LossConfig, TrainingConfig
 from labelwise.nn.encode import encode_some_texts
 from labelwise.nn.inputs import Vectors
@@ -43,6 +43,7 @@ from labelwise.runtime.job import Job
 from labelwise.runtime.memory import free_memory
 from labelwise.runtime.progress import stage
 from labelwise.runtime.ranks import on_rank_zero
+from labelwise.runtime.tasks import current
 from labelwise.runtime.time_budget import TimeBudget
 from labelwise.topk import NO_LABEL, TopK
 
@@ -125,9 +126,9 @@ def matched_nodes(
     top = LabelTree(tree.parents[:depth], np.arange(width, dtype=np.int32))
     ordered = FeatureOrder.learn(features["train"])
     settings = TrainingSettings(search=SearchSettings(beam=k), negatives="matcher")
-    examples = TrainingExamples(ordered.rows, targets[-1])
+    examples = TrainingExamples(ordered.rows, targets[-1], tasks=current())
     with stage(MATCHER):
-        levels = train_tree(examples, top, targets, settings, seed, time=TreeTime(budget, SolverPace(ordered.rows)))
+        levels = train_tree(examples, top, targets, settings, Job(budget=budget), seed)
     ranked = {}
     for name, part in features.items():
         rows = ordered.rows if name == "train" else ordered.order.rows(part)
