@@ -35,11 +35,9 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     from scipy import sparse
 
     from labelwise.labelspace.tree import training_nodes
-    from labelwise.methods.word_networks import WordTraining
-    from labelwise.nn.config import RecurrentConfig
-    from labelwise.nn.heads.attention import LabelAttention, SharedOutput
+    from labelwise.nn.config import RecurrentConfig, WordTraining
+    from labelwise.nn.heads.attention import Attention, SharedOutput
     from labelwise.nn.levels import AttentionLevel, Parents
-    from labelwise.nn.train.callbacks import Callback
     from labelwise.nn.train.fit import LevelData, LevelFitting
     from labelwise.nn.train.loop import train
     from labelwise.nn.words.recurrent import RecurrentEncoder
@@ -65,7 +63,7 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     nodes = training_nodes(above, ranked, beam)
     parents = Parents(nodes, np.empty((DOCUMENTS, 0), np.float32), offsets)
     encoder = RecurrentEncoder(torch.randn(WORDS, WORD_WIDTH), True, RecurrentConfig(width=width))
-    head = LabelAttention(width, labels, SharedOutput(width, [width])).initialise(0, np.full(labels, 0.01))
+    head = Attention(width, labels, SharedOutput(width, [width])).initialise(0, np.full(labels, 0.01))
     config = WordTraining(
         epochs=None, steps=WARM_UP + steps, validate_every=None, early_stopping=None, averaging={"kind": "none"}
     )
@@ -73,11 +71,14 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     before = _memory()
     times: list[tuple[float, float]] = []
 
-    class Clock(Callback):
+    class Clock:
         def after_step(self, step: int, loss: torch.Tensor) -> None:
             times.append((time.perf_counter(), time.process_time()))
 
-    train(fitting, config, job=Job(), rows=["head.weight"], callbacks=[Clock()])
+        def clipped(self, norm: torch.Tensor) -> None:
+            pass
+
+    train(fitting, config, job=Job(), head=["head."], rows=["head.weight"], monitor=Clock())
     wall, cpu = np.diff(np.array(times[WARM_UP - 1 :]), axis=0).T
     table = labels * width * 4 / 1e6
     return {

@@ -121,7 +121,7 @@ def step_seconds(head, train, batch: int) -> float:
     from labelwise.nn.train.optim import make_optimisers
 
     head.requires_grad_(True).train()
-    optimisers = make_optimisers(head, OptimiserConfig(name="adamw", rate=1e-6), (), head.row_tables)
+    optimisers = make_optimisers(head, OptimiserConfig(name="adamw", rate=1e-6), (), head.row_tables())
     width = next(p.shape[1] for p in head.parameters() if p.ndim == 2)
     seconds = []
     for step in range(12):
@@ -226,7 +226,7 @@ def synthetic_step(kind: str, n_labels: int, steps: int) -> dict[str, float]:
     counts = np.ones(n_labels, np.int64)
     head = make_head(WIDTH, n_labels, DigitHeadConfig.model_validate(settings), counts, 0)
     head.initialise(counts, n_labels, 0).train()
-    optimisers = make_optimisers(head, OptimiserConfig(name="adamw", rate=1e-3), (), head.row_tables)
+    optimisers = make_optimisers(head, OptimiserConfig(name="adamw", rate=1e-3), (), head.row_tables())
     seconds = []
     for _ in range(steps):
         labels = np.sort(rng.integers(0, n_labels, BATCH * 5))

@@ -91,7 +91,7 @@ def test_the_last_of_several_blocks_gives_back():
 def test_predictions_that_fail_leave_no_block_open():
     """Also while somebody holds the error, and with it the frames of the loop over batches."""
     torch = pytest.importorskip("torch")
-    from labelwise.nn.encoder_head import EncoderHead
+    from labelwise.nn.encode import EncoderHead
     from labelwise.nn.inputs import Vectors
 
     class Head(torch.nn.Module):

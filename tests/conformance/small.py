@@ -2,7 +2,6 @@
 
 from labelwise.methods.mach import MachTraining
 from labelwise.methods.mhe_image import RECIPE as IMAGE_RECIPE
-from labelwise.methods.word_networks import WordTraining
 from labelwise.nn.config import (
     AugmentationConfig,
     AveragingConfig,
@@ -10,6 +9,7 @@ from labelwise.nn.config import (
     DigitHeadConfig,
     EncoderConfig,
     FaceNetworkConfig,
+    FineTuningConfig,
     ImageConfig,
     MarginConfig,
     MonitorConfig,
@@ -18,8 +18,8 @@ from labelwise.nn.config import (
     ScheduleConfig,
     TrainingConfig,
     WordsConfig,
+    WordTraining,
 )
-from labelwise.nn.fine_tuning_settings import FineTuningConfig
 
 WORDS, RECURRENT = WordsConfig(width=16), RecurrentConfig(width=32, dropout=0.2)
 SMALL: dict[str, dict] = {

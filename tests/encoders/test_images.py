@@ -23,7 +23,7 @@ from labelwise.nn.images.inputs import (
     resized_crop_box,
     uniform,
 )
-from labelwise.nn.inputs import SomeInputs, training_batch
+from labelwise.nn.inputs import Part
 from labelwise.runtime.finished import fingerprint
 from labelwise.strings import Strings
 
@@ -50,31 +50,31 @@ def test_files_and_arrays_give_the_same_pixels(tmp_path):
     rows = np.array([3, 0, 4])
     from_files = ImageInputs(config, paths=Strings.of(paths)).batch(rows)
     from_arrays = ImageInputs(config, arrays=pixels).batch(rows)
-    np.testing.assert_array_equal(from_files.pixels, pixels[rows].transpose(0, 3, 1, 2))
-    np.testing.assert_array_equal(from_files.pixels, from_arrays.pixels)
+    np.testing.assert_array_equal(from_files.arrays[0], pixels[rows].transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(from_files.arrays[0], from_arrays.arrays[0])
     np.testing.assert_array_equal(from_files.rows, rows)
     kept = ImageInputs(config, paths=Strings.of(paths), keep=True)
     for _ in range(2):
-        np.testing.assert_array_equal(kept.batch(rows).pixels, from_files.pixels)
+        np.testing.assert_array_equal(kept.batch(rows).arrays[0], from_files.arrays[0])
 
 
 def test_the_middle_is_kept_and_the_border_filled():
     picture = np.zeros((1, 8, 16), np.uint8)
     picture[:, :, 4:12] = 200
-    crop = ImageInputs(ImageConfig(size=8, channels=1), arrays=picture).batch(np.array([0])).pixels
+    crop = ImageInputs(ImageConfig(size=8, channels=1), arrays=picture).batch(np.array([0])).arrays[0]
     assert (crop == 200).all()
-    pad = ImageInputs(ImageConfig(size=16, channels=1, fit="pad"), arrays=picture).batch(np.array([0])).pixels[0, 0]
+    pad = ImageInputs(ImageConfig(size=16, channels=1, fit="pad"), arrays=picture).batch(np.array([0])).arrays[0][0, 0]
     np.testing.assert_array_equal(pad[4:12], picture[0])
     assert pad[:4].sum() == pad[12:].sum() == 0
     stretched = ImageInputs(ImageConfig(size=4, channels=1, fit="stretch"), arrays=picture).batch(np.array([0]))
-    assert stretched.pixels.shape == (1, 1, 4, 4)
-    assert 0 < stretched.pixels[0, 0, 0, 1] <= 200
+    assert stretched.arrays[0].shape == (1, 1, 4, 4)
+    assert 0 < stretched.arrays[0][0, 0, 0, 1] <= 200
 
 
 def test_resize_is_the_middle_of_a_larger_image():
     """224 of 256: as scaling to 256 and cutting out the middle, up to the rounding of one resampling."""
     picture = np.tile(np.linspace(0, 255, 64).astype(np.uint8), (64, 1))[None]
-    got = ImageInputs(ImageConfig(size=28, channels=1, resize=32), arrays=picture).batch(np.array([0])).pixels[0, 0]
+    got = ImageInputs(ImageConfig(size=28, channels=1, resize=32), arrays=picture).batch(np.array([0])).arrays[0][0, 0]
     whole = np.asarray(Image.fromarray(picture[0]).resize((32, 32), Image.Resampling.BILINEAR))
     assert np.abs(got.astype(int) - whole[2:30, 2:30]).max() <= 3
 
@@ -104,20 +104,20 @@ def test_shapes_and_types_of_arrays():
 def test_other_modes_of_files(tmp_path):
     clear = np.zeros((6, 6, 4), np.uint8)
     clear[:3] = (10, 20, 30, 255)
-    found = inputs_of([saved(tmp_path, "a.png", clear)], size=6).batch(np.array([0])).pixels[0]
+    found = inputs_of([saved(tmp_path, "a.png", clear)], size=6).batch(np.array([0])).arrays[0][0]
     assert found[:, 0, 0].tolist() == [10, 20, 30]
     assert found[:, 5, 5].tolist() == [255, 255, 255]
     deep = (np.arange(36, dtype=np.uint16).reshape(6, 6) * 1800).astype(np.uint16)
-    grey = inputs_of([saved(tmp_path, "b.png", deep)], size=6, channels=1).batch(np.array([0])).pixels[0, 0]
+    grey = inputs_of([saved(tmp_path, "b.png", deep)], size=6, channels=1).batch(np.array([0])).arrays[0][0, 0]
     np.testing.assert_array_equal(grey, deep >> 8)
     palette = Image.fromarray(noise(6, 6)).convert("P")
     palette.save(tmp_path / "c.gif")
-    assert inputs_of([str(tmp_path / "c.gif")], size=6).batch(np.array([0])).pixels.shape == (1, 3, 6, 6)
+    assert inputs_of([str(tmp_path / "c.gif")], size=6).batch(np.array([0])).arrays[0].shape == (1, 3, 6, 6)
 
 
 def test_wide_files_need_finite_numbers(tmp_path):
     wide = np.linspace(-1, 3, 16, dtype=np.float32).reshape(4, 4)
-    grey = inputs_of([saved(tmp_path, "wide.tif", wide)], size=4, channels=1).batch(np.array([0])).pixels[0, 0]
+    grey = inputs_of([saved(tmp_path, "wide.tif", wide)], size=4, channels=1).batch(np.array([0])).arrays[0][0, 0]
     assert grey.min() == 0
     assert grey.max() == 255
     wide[1, 2] = np.nan
@@ -188,20 +188,20 @@ def test_augmentation_depends_on_document_and_epoch_alone():
     settings = AugmentationConfig(crop="padded", padding=2, flip=True)
     inputs = ImageInputs(ImageConfig(size=10, augmentation=settings), arrays=pixels, seed=3)
     rows = np.arange(20)
-    whole = inputs.training_batch(rows, 1).pixels
+    whole = inputs.batch(rows, 1).arrays[0]
     some = rows[[7, 2, 11]]
-    np.testing.assert_array_equal(inputs.training_batch(some, 1).pixels, whole[some])
-    through = SomeInputs(inputs, np.array([2, 7, 11]))
-    np.testing.assert_array_equal(training_batch(through, np.array([1, 0]), 1).arrays[0], whole[[7, 2]])
-    assert (inputs.training_batch(rows, 2).pixels != whole).any()
-    np.testing.assert_array_equal(inputs.batch(rows).pixels, pixels.transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(inputs.batch(some, 1).arrays[0], whole[some])
+    through = Part(inputs, rows=np.array([2, 7, 11]))
+    np.testing.assert_array_equal(through.batch(np.array([1, 0]), 1).arrays[0], whole[[7, 2]])
+    assert (inputs.batch(rows, 2).arrays[0] != whole).any()
+    np.testing.assert_array_equal(inputs.batch(rows).arrays[0], pixels.transpose(0, 3, 1, 2))
 
 
 def test_padded_crops_are_shifts():
     pixels = noise(40, 1, 8, 8)
     settings = AugmentationConfig(crop="padded", padding=2, flip=True, pad_with="white")
     inputs = ImageInputs(ImageConfig(size=8, channels=1, augmentation=settings), arrays=pixels)
-    got = inputs.training_batch(np.arange(40), 0).pixels
+    got = inputs.batch(np.arange(40), 0).arrays[0]
     padded = np.pad(pixels, ((0, 0), (0, 0), (2, 2), (2, 2)), constant_values=255)
     seen = set()
     for index in range(40):
@@ -243,7 +243,7 @@ def test_resized_crops_are_inside_and_have_the_asked_area():
     assert 1.25 < max(shapes) < 1.34
     picture = np.broadcast_to(np.arange(40, dtype=np.uint8)[None, :, None], (1, 40, 60))
     inputs = ImageInputs(ImageConfig(size=8, channels=1, augmentation=settings), arrays=picture)
-    part = inputs.training_batch(np.array([0]), 5).pixels[0, 0]
+    part = inputs.batch(np.array([0]), 5).arrays[0][0, 0]
     assert part[0, 0] < part[-1, 0]
     assert part.max() - part.min() < 40
 

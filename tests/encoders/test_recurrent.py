@@ -54,7 +54,7 @@ def test_values_and_gradients_are_those_of_torch(cell, learned, lengths, threads
     module = encoder(cell, learned=learned)
     ids, sizes, _ = packed(lengths)
     with using_threads(threads):
-        states = module(ids, sizes)
+        states = module.states(ids, sizes)
         expected = module.by_torch(ids, sizes)
         torch.testing.assert_close(states.clone(), expected, atol=2e-6, rtol=1e-5)
         gradients = gradients_of(module, states)
@@ -69,9 +69,9 @@ def test_a_document_does_not_depend_on_the_batch(cell):
     module = encoder(cell).eval()
     ids, sizes, rows = packed([9, 4, 4, 1])
     with torch.no_grad():
-        together = module(ids, sizes)
+        together = module.states(ids, sizes)
         for number, row in enumerate(rows):
-            alone = module(torch.tensor(row), torch.tensor([len(row)]))[0]
+            alone = module.states(torch.tensor(row), torch.tensor([len(row)]))[0]
             torch.testing.assert_close(together[number, : len(row)], alone, atol=1e-6, rtol=1e-5)
             assert (together[number, len(row) :] == 0).all()
 
@@ -79,9 +79,9 @@ def test_a_document_does_not_depend_on_the_batch(cell):
 def test_the_next_batch_does_not_change_what_was_predicted():
     module = encoder("lstm").eval()
     with torch.no_grad():
-        first = module(*packed([6, 3])[:2])
+        first = module.states(*packed([6, 3])[:2])
         kept = first.clone()
-        module(*packed([8, 8], seed=5)[:2])
+        module.states(*packed([8, 8], seed=5)[:2])
     assert torch.equal(first, kept)
 
 
@@ -89,7 +89,7 @@ def test_copies_go_without_what_was_calculated_in():
     module = encoder("lstm").eval()
     fresh = len(pickle.dumps(module))
     with torch.no_grad():
-        module(*packed([60] * 20)[:2])
+        module.states(*packed([60] * 20)[:2])
     assert module.pool._free
     assert len(pickle.dumps(module)) == fresh
     assert not copy.deepcopy(module).pool._free
@@ -98,7 +98,7 @@ def test_copies_go_without_what_was_calculated_in():
 def test_two_batches_may_be_on_their_way_at_once():
     module = encoder("gru")
     one, two = packed([6, 3])[:2], packed([5, 5], seed=3)[:2]
-    states = [module(*one), module(*two)]
+    states = [module.states(*one), module.states(*two)]
     module.zero_grad()
     (states[0].sin().sum() + states[1].sum()).backward()
     found = module.layer.weight_hh_l0.grad.clone()
@@ -109,7 +109,7 @@ def test_two_batches_may_be_on_their_way_at_once():
 
 def test_a_frozen_table_gets_no_gradient():
     module = encoder("lstm", frozen=True)
-    gradients = gradients_of(module, module(*packed([4, 2])[:2]))
+    gradients = gradients_of(module, module.states(*packed([4, 2])[:2]))
     assert "words" not in gradients
     assert "layer.weight_ih_l0" in gradients
 
@@ -118,7 +118,7 @@ def test_dropout_scales_and_its_gradient_has_the_same_holes():
     module = encoder("lstm", width=64, dropout=0.4, word_dropout=0.3)
     ids, sizes, _ = packed([50, 40, 30])
     torch.manual_seed(0)
-    states = module(ids, sizes)
+    states = module.states(ids, sizes)
     kept = torch.cat([states[number, : int(size)] for number, size in enumerate(sizes)])
     assert 0.37 < float((kept == 0).float().mean()) < 0.43
     table = gradients_of(module, states)["words"]
@@ -130,7 +130,7 @@ def test_dropout_scales_and_its_gradient_has_the_same_holes():
             module.words[place] += sign * step
         torch.manual_seed(0)
         with torch.no_grad():
-            again = module(ids, sizes)
+            again = module.states(ids, sizes)
         values.append(float((again * torch.sin(torch.arange(again.numel())).view_as(again)).double().sum()))
         with torch.no_grad():
             module.words[place] -= sign * step
@@ -139,7 +139,7 @@ def test_dropout_scales_and_its_gradient_has_the_same_holes():
 
 def test_gradients_of_words_stand_once_a_row():
     module = encoder("lstm")
-    module(torch.tensor([3, 3, 5, 3]), torch.tensor([2, 2])).sum().backward()
+    module.states(torch.tensor([3, 3, 5, 3]), torch.tensor([2, 2])).sum().backward()
     assert module.words.grad._indices().tolist() == [[3, 5]]
 
 

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from labelwise.nn.config import LossConfig
+from labelwise.nn.config import HeadConfig, LossConfig
 from labelwise.nn.heads import linear as module
-from labelwise.nn.heads.linear import CandidateHead
+from labelwise.nn.heads.base import Targets
+from labelwise.nn.heads.linear import Outputs, exact_topk
 
 WIDTH, LABELS = 5, 23
 LOSSES = {
@@ -32,7 +33,8 @@ def batch(seed, documents, count):
 
 
 def make_head(name="bce", reduction="sum", seed=0):
-    head = CandidateHead(WIDTH, LABELS, LossConfig(name=name, reduction=reduction)).initialise(seed).double()
+    config = HeadConfig(loss=LossConfig(name=name, reduction=reduction), bias="zero", dropout=0.0)
+    head = Outputs(WIDTH, LABELS, config).initialise(np.ones(LABELS), 10, seed).double()
     with torch.no_grad():
         head.weight *= 50
         head.bias.copy_(torch.linspace(-1, 1, LABELS))
@@ -61,12 +63,12 @@ def test_loss_and_gradients_are_those_of_torch(seed, documents, count, name, red
     vectors, candidates, targets = batch(seed, documents, count)
     head = make_head(name, reduction, seed)
     vectors.requires_grad_()
-    before, module.SCORES_AT_ONCE = module.SCORES_AT_ONCE, at_once
+    before, module.CANDIDATES_SCORES_AT_ONCE = module.CANDIDATES_SCORES_AT_ONCE, at_once
     try:
-        loss = head.loss(vectors, candidates, targets)
+        loss = head.loss(vectors, targets, candidates)
         (2.5 * loss).backward()
     finally:
-        module.SCORES_AT_ONCE = before
+        module.CANDIDATES_SCORES_AT_ONCE = before
     plain = [part.detach().clone().requires_grad_() for part in (vectors, head.weight, head.bias)]
     expected = dense_loss(*plain, candidates, targets, name, reduction)
     torch.testing.assert_close(loss, expected)
@@ -82,19 +84,19 @@ def test_gradients_have_the_rows_of_the_candidates_only_and_add_up():
     candidates = torch.tensor([[3, 7, -1], [7, 11, 2]])
     targets = torch.tensor([[1.0, 0, 0], [2.0, 0, 0]], dtype=torch.float64)
     vectors = torch.ones(2, WIDTH, dtype=torch.float64)
-    head.loss(vectors, candidates, targets).backward()
+    head.loss(vectors, targets, candidates).backward()
     for table in (head.weight, head.bias):
         assert table.grad.is_sparse
         assert table.grad.coalesce().indices()[0].tolist() == [2, 3, 7, 11]
     once = head.weight.grad.to_dense()
-    head.loss(vectors, candidates, targets).backward()
+    head.loss(vectors, targets, candidates).backward()
     torch.testing.assert_close(head.weight.grad.to_dense(), 2 * once)
 
 
 def test_a_frozen_head_passes_gradients_to_the_vectors():
     head = make_head().requires_grad_(False)
     vectors, candidates, targets = batch(4, 3, 6)
-    head.loss(vectors.requires_grad_(), candidates, targets).backward()
+    head.loss(vectors.requires_grad_(), targets, candidates).backward()
     assert head.weight.grad is None
     assert vectors.grad.abs().sum() > 0
 
@@ -102,7 +104,8 @@ def test_a_frozen_head_passes_gradients_to_the_vectors():
 def test_best_candidates_are_those_of_a_full_sort():
     head = make_head()
     vectors, candidates, _ = batch(1, 8, 9)
-    ids, scores = head.best(vectors, candidates, 4)
+    scores, columns = exact_topk(head.scores(vectors, candidates), 4)
+    ids = candidates.gather(1, columns)
     dense = (vectors @ head.weight.T + head.bias).detach()
     for document, row in enumerate(candidates.tolist()):
         own = sorted((label for label in row if label >= 0), key=lambda label: -dense[document, label])[:4]
@@ -116,7 +119,7 @@ def test_bf16_vectors_get_float32_gradients_of_weights():
     vectors, candidates, targets = batch(2, 4, 5)
     half = vectors.to(torch.bfloat16).requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
-        loss = head.loss(half, candidates, targets.float())
+        loss = head.loss(half, targets.float(), candidates)
     loss.backward()
     assert loss.dtype == head.weight.grad.dtype == torch.float32
     assert half.grad.dtype == torch.bfloat16
@@ -124,18 +127,15 @@ def test_bf16_vectors_get_float32_gradients_of_weights():
 
 def test_given_weights_are_copied():
     weight, bias = np.arange(LABELS * WIDTH, dtype=np.float32).reshape(LABELS, WIDTH), np.ones(LABELS, np.float32)
-    head = CandidateHead(WIDTH, LABELS, LossConfig()).load(weight, bias)
+    head = Outputs(WIDTH, LABELS, HeadConfig(dropout=0.0)).load(weight, bias)
     weight[:] = 0
     assert head.scores(torch.ones(1, WIDTH), torch.tensor([[0, 2]])).tolist() == [[11.0, 61.0]]
 
 
 @pytest.mark.parametrize("name", sorted(LOSSES))
 def test_flat_targets_may_have_weights(name):
-    from labelwise.nn.config import HeadConfig
-    from labelwise.nn.heads.linear import FlatHead, Targets
-
     rng = np.random.default_rng(3)
-    head = FlatHead(WIDTH, LABELS, HeadConfig(loss=LossConfig(name=name), dropout=0.0, block=4))
+    head = Outputs(WIDTH, LABELS, HeadConfig(loss=LossConfig(name=name), dropout=0.0, block=4))
     head.initialise(np.ones(LABELS), 10, 0).double()
     values = rng.integers(0, 3, (6, LABELS)).astype(np.float64)
     labels, documents = torch.nonzero(torch.from_numpy(values).T, as_tuple=True)

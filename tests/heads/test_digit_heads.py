@@ -58,7 +58,7 @@ def compare(head, labels, expected_loss):
     found = {name: p.grad.to_dense() if p.grad.is_sparse else p.grad for name, p in head.named_parameters()}
     found["vectors"], vectors.grad = vectors.grad, None
     sparse_names = {name for name, p in head.named_parameters() if p.grad.is_sparse}
-    assert sparse_names == set(head.row_tables)
+    assert sparse_names == set(head.row_tables())
     head.zero_grad()
     expected = expected_loss(head, vectors)
     (1.5 * expected).backward()
@@ -280,8 +280,8 @@ def test_sampled_softmax_is_that_of_the_drawn_labels(negatives, labels):
     log_q = negatives not in ("V0", "B1")
     head = built(kind="sampling", radices=(6, 5), order="random", negatives=negatives, log_q=log_q, **number)
     drawn = []
-    sample = head.sample
-    head.sample = lambda *arguments: drawn.append(sample(*arguments)) or drawn[-1]
+    sample = head.sampler.sample
+    head.sampler.sample = lambda *arguments: drawn.append(sample(*arguments)) or drawn[-1]
 
     def expected(head, vectors):
         (one,) = drawn

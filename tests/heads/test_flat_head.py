@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from labelwise.nn.config import HeadConfig, LossConfig
 from labelwise.nn.heads.base import Targets
-from labelwise.nn.heads.linear import FlatHead, exact_topk
+from labelwise.nn.heads.linear import Outputs, exact_topk
 
 DOCUMENTS, WIDTH, LABELS = 9, 6, 29
 
@@ -22,7 +22,7 @@ def labels():
 
 
 def make_head(labels, seed=0, **settings):
-    head = FlatHead(WIDTH, labels.shape[1], HeadConfig(**{"dropout": 0.0, **settings}))
+    head = Outputs(WIDTH, labels.shape[1], HeadConfig(**{"dropout": 0.0, **settings}))
     head.initialise(np.asarray(labels.sum(0)).ravel(), labels.shape[0], seed)
     with torch.no_grad():
         head.weight *= 30
@@ -124,10 +124,10 @@ def test_no_gradient_is_worked_out_where_none_is_wanted(labels, mode, monkeypatc
 
 def test_biases_start_at_the_log_odds():
     counts = np.array([0, 3, 40])
-    head = FlatHead(WIDTH, 3, HeadConfig()).initialise(counts, 100, seed=0)
+    head = Outputs(WIDTH, 3, HeadConfig()).initialise(counts, 100, seed=0)
     shares = (counts + 0.5) / 101
     np.testing.assert_allclose(head.bias.detach().numpy(), np.log(shares / (1 - shares)), rtol=1e-5)
-    zero = FlatHead(WIDTH, 3, HeadConfig(bias="zero")).initialise(counts, 100, seed=0)
+    zero = Outputs(WIDTH, 3, HeadConfig(bias="zero")).initialise(counts, 100, seed=0)
     assert (zero.bias == 0).all()
     torch.testing.assert_close(zero.weight, head.weight)
 

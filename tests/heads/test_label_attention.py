@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from labelwise.nn.heads import attention as module
-from labelwise.nn.heads.attention import AttentionInputs, LabelAttention, LabelOutput, SharedOutput
+from labelwise.nn.heads.attention import Attention, LabelOutput, SharedOutput
+from labelwise.nn.heads.base import States, Targets
 from labelwise.runtime.threads import using_threads
 
 WIDTH, LABELS = 6, 11
@@ -14,7 +15,7 @@ LENGTHS = [9, 7, 7, 3, 1]
 
 def made(output="shared", hidden=(5, 4)):
     layers = SharedOutput(WIDTH, hidden) if output == "shared" else LabelOutput(WIDTH, LABELS)
-    head = LabelAttention(WIDTH, LABELS, layers).initialise(3, np.full(LABELS, 0.2))
+    head = Attention(WIDTH, LABELS, layers).initialise(np.full(LABELS, 2), 10, 3)
     with torch.no_grad():
         head.weight.mul_(2)
         for number, part in enumerate(layers.tensors()):
@@ -35,6 +36,14 @@ def case(candidates=True):
     if chosen is not None:
         wanted[chosen < 0] = 0
     return states, torch.tensor(LENGTHS), chosen, wanted
+
+
+def targets_of(wanted, chosen):
+    """Values of candidates, or pairs of documents and labels."""
+    if chosen is not None:
+        return wanted
+    labels, documents = torch.nonzero(wanted.T, as_tuple=True)
+    return Targets(documents, labels)
 
 
 def brute_force(head, states, chosen, wanted):
@@ -85,10 +94,10 @@ def test_loss_scores_and_gradients_are_those_of_a_brute_force(
     states, lengths, chosen, wanted = case(candidates)
     one = states.clone().requires_grad_()
     with using_threads(threads):
-        loss = head.loss(AttentionInputs(one, lengths, chosen), wanted)
+        loss = head.loss(States(one, lengths), targets_of(wanted, chosen), chosen)
         (3 * loss).backward()
         found = gradients(head, one)
-        scores = head.scores(AttentionInputs(states, lengths, chosen))
+        scores = head.scores(States(states, lengths), chosen)
     head.zero_grad()
     exact = head.double()
     other = states.double().requires_grad_()
@@ -98,20 +107,20 @@ def test_loss_scores_and_gradients_are_those_of_a_brute_force(
     for name, gradient in gradients(exact, other).items():
         torch.testing.assert_close(found[name].double(), gradient, atol=1e-6, rtol=1e-4, msg=name)
     for place, score in expected_scores.items():
-        assert float(scores[place]) == pytest.approx(score.item(), rel=1e-4, abs=1e-5)
+        assert float(scores[place]) == pytest.approx(torch.sigmoid(score).item(), rel=1e-4, abs=1e-5)
     assert int(torch.isneginf(scores).sum()) == scores.numel() - len(expected_scores)
 
 
 def test_what_stands_after_the_end_of_a_document_means_nothing():
     head = made()
     states, lengths, chosen, wanted = case()
-    before = head.scores(AttentionInputs(states, lengths, chosen))
+    before = head.scores(States(states, lengths), chosen)
     changed = states.clone().requires_grad_()
     with torch.no_grad():
         for document, length in enumerate(LENGTHS):
             changed[document, length:] = 100.0
-    torch.testing.assert_close(head.scores(AttentionInputs(changed.detach(), lengths, chosen)), before)
-    head.loss(AttentionInputs(changed, lengths, chosen), wanted).backward()
+    torch.testing.assert_close(head.scores(States(changed.detach(), lengths), chosen), before)
+    head.loss(States(changed, lengths), wanted, chosen).backward()
     for document, length in enumerate(LENGTHS):
         assert (changed.grad[document, length:] == 0).all()
         assert (changed.grad[document, :length] != 0).any()
@@ -121,15 +130,15 @@ def test_only_the_rows_of_candidates_have_a_gradient():
     head = made()
     states, lengths, _, _ = case()
     chosen = torch.tensor([[2, 7], [7, 2], [7, -1], [2, 7], [2, 7]])
-    head.loss(AttentionInputs(states.requires_grad_(), lengths, chosen), torch.ones(5, 2)).backward()
+    head.loss(States(states.requires_grad_(), lengths), torch.ones(5, 2), chosen).backward()
     assert head.weight.grad.is_sparse
     assert head.weight.grad._indices().tolist() == [[2, 7]]
 
 
 def test_many_short_documents_take_no_more_memory_than_few_long_ones(monkeypatch):
     monkeypatch.setattr(module, "SCORES_AT_ONCE", 1 << 12)
-    head = LabelAttention(64, LABELS, SharedOutput(64, [16])).initialise(0, np.full(LABELS, 0.2))
-    head.scores(AttentionInputs(torch.randn(1000, 1, 64), torch.ones(1000, dtype=torch.long)))
+    head = Attention(64, LABELS, SharedOutput(64, [16])).initialise(np.full(LABELS, 2), 10, 0)
+    head.scores(States(torch.randn(1000, 1, 64), torch.ones(1000, dtype=torch.long)))
     held = [len(buffer) for buffers in head.pool._free for buffer in buffers._held.values()]
     assert 0 < max(held) <= module.VIEWS_PER_SCORE << 12
 
@@ -145,4 +154,4 @@ def test_weights_of_words_are_shares():
 def test_weights_a_label_need_all_labels():
     states, lengths, chosen, _ = case()
     with pytest.raises(TypeError, match="all labels"):
-        made("label").scores(AttentionInputs(states, lengths, chosen))
+        made("label").scores(States(states, lengths), chosen)

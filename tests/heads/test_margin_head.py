@@ -14,13 +14,13 @@ from torch.nn import functional
 from labelwise.errors import ModelFormatError
 from labelwise.nn.config import MarginConfig
 from labelwise.nn.heads.base import Targets
-from labelwise.nn.heads.margin import MarginHead, arcface
+from labelwise.nn.heads.sampled import Margin, arcface
 
 WIDTH, CLASSES, IMAGES = 6, 11, 7
 
 
 def built(dtype=torch.float64, **settings):
-    head = MarginHead(WIDTH, CLASSES, MarginConfig(**settings))
+    head = Margin(WIDTH, CLASSES, MarginConfig(**settings))
     head.initialise(np.arange(1, CLASSES + 1), 100, seed=3)
     return head.to(dtype).train()
 
@@ -64,7 +64,7 @@ def assert_equal_gradients(head, vectors, targets, expected):
 def test_full_softmax_against_autograd(settings, block):
     head = built(**settings, block=block)
     vectors, targets, classes = batch()
-    assert head.row_tables == ()
+    assert head.row_tables() == ()
     assert_equal_gradients(head, vectors, targets, brute_force(vectors, head.weight, classes, head.config))
 
 
@@ -80,7 +80,7 @@ def test_full_softmax_against_autograd(settings, block):
 def test_sampling_everything_is_the_full_softmax(settings):
     head = built(**settings, block=4)
     vectors, targets, classes = batch()
-    assert head.row_tables == ("weight",)
+    assert head.row_tables() == ("weight",)
     assert_equal_gradients(head, vectors, targets, brute_force(vectors, head.weight, classes, head.config))
     assert head.weight.grad.is_sparse
 
@@ -184,11 +184,11 @@ def test_saving_and_what_is_refused(tmp_path):
     head = built(dtype=torch.float32, sampling="groups", radices=(6, 2)).eval()
     vectors, _, _ = batch(5, torch.float32)
     with torch.device("meta"):
-        other = MarginHead(WIDTH, CLASSES, head.config)
+        other = Margin(WIDTH, CLASSES, head.config)
     other.restore(head.state(), tmp_path).eval()
     assert torch.equal(other.best(vectors, 3)[1], head.best(vectors, 3)[1])
     with pytest.raises(ModelFormatError, match="does not fit"):
-        MarginHead(WIDTH + 1, CLASSES, head.config).restore(head.state(), tmp_path)
+        Margin(WIDTH + 1, CLASSES, head.config).restore(head.state(), tmp_path)
     with pytest.raises(ValidationError, match="setting of sampling: classes"):
         MarginConfig(sample_rate=0.5)
     with pytest.raises(ValidationError, match="not both"):

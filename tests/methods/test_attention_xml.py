@@ -7,10 +7,14 @@ from scipy import sparse
 import labelwise as lw
 from common import Stop, same_predictions
 from conformance.planted import planted
+from labelwise.commands.describe import describe_model
 from labelwise.errors import ConfigError, DataError, ModelFormatError
 from labelwise.methods.attention_xml import clustered
-from labelwise.nn import levels
+from labelwise.model.fitted import Saved
+from labelwise.nn import level_networks
+from labelwise.nn.levels import LevelsModel
 from labelwise.nn.train import levels as tree_training
+from labelwise.registry import can
 from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
 from labelwise.topk import TopK
@@ -133,21 +137,21 @@ def brute_output(output, views):
 
 def test_a_level_learns_true_nodes_and_the_highest_ranked_and_starts_from_the_level_above(monkeypatch):
     data = planted("texts", n_documents=200)
-    made_fitting, parts, starts = tree_training.LevelFitting, [], []
+    made_fit, parts, starts = tree_training.Fit, [], []
 
-    def noted(level, train, valid, config):
+    def noted(level, train, valid, config, **settings):
         parts.append(train)
         starts.append({name: weight.clone() for name, weight in level.state_dict().items()})
-        return made_fitting(level, train, valid, config)
+        return made_fit(level, train, valid, config, **settings)
 
-    monkeypatch.setattr(tree_training, "LevelFitting", noted)
+    monkeypatch.setattr(tree_training, "Fit", noted)
     model = made({"epochs": 1}, levels=[8, 16], cluster_size=8, beam_width=4).fit(data)
     tree = model.trees_[0]
     for depth in (1, 2):
         above, part = parts[depth - 1], parts[depth]
         ranked = tree.search(part.inputs, 5)[depth - 1].ids
         for document, nodes in enumerate(part.parents.nodes):
-            true = set(above.targets[[document]].indices.tolist())
+            true = set(above.labels[[document]].indices.tolist())
             others = [node for node in ranked[document].tolist() if node not in true]
             assert len(true) <= 4 or set(nodes.tolist()) <= true
             assert len(true) > 4 or set(nodes.tolist()) == true | set(others[: 4 - len(true)])
@@ -172,10 +176,13 @@ def test_short_texts_are_not_all_scored_at_once(attention, monkeypatch):
     model = flat() if attention == "shared" else lw.BiGRU(**SMALL, attention=attention, training=QUICK)
     model.fit(data)
     before = model.predict(data, k=5)
-    level, sizes = model.trees_[0].levels[0], []
-    best = level.best
-    monkeypatch.setattr(levels, "SCORES_AT_ONCE", 7 * 60)
-    monkeypatch.setattr(level, "best", lambda inputs, *more: sizes.append(len(inputs[1])) or best(inputs, *more))
+    sizes, best = [], level_networks.best_of_batch
+    monkeypatch.setattr(level_networks, "SCORES_AT_ONCE", 7 * 60)
+    monkeypatch.setattr(
+        level_networks,
+        "best_of_batch",
+        lambda level, arrays, *more: sizes.append(len(arrays[1])) or best(level, arrays, *more),
+    )
     top = model.predict(data, k=5)
     assert max(sizes) == 7
     assert sum(sizes) == 100
@@ -223,11 +230,16 @@ def test_explanations_add_up_to_the_score(kind):
         model.explain(text, labels=["nothing"])
 
 
-def test_a_model_without_attention_cannot_explain():
+def test_a_model_without_attention_cannot_explain(tmp_path):
     data = planted("texts", n_documents=100)
     model = lw.BiGRU(**SMALL, attention="none", training={**QUICK, "epochs": 1}).fit(data)
-    with pytest.raises(ConfigError, match="without attention"):
+    assert not can(model, "explain")
+    with pytest.raises(ConfigError, match="bigru cannot explain its predictions"):
         model.explain(data.texts[0])
+    model.save(tmp_path / "model")
+    assert not can(lw.load(tmp_path / "model"), "explain")
+    assert "explain" not in " ".join(describe_model(tmp_path / "model")["can"])
+    assert can(lw.BiGRU(**SMALL, training={**QUICK, "epochs": 1}).fit(data), "explain")
 
 
 def test_vectors_from_a_file_stay_as_they_are_and_are_stored_once(tmp_path):
@@ -241,7 +253,7 @@ def test_vectors_from_a_file_stay_as_they_are_and_are_stored_once(tmp_path):
     given = np.array(lines[0].split()[1:], np.float32)
     for level in model.trees_[0].levels:
         np.testing.assert_array_equal(level.encoder.words[place].numpy(), given)
-    assert [key for key in model._state() if "words" in key] == ["words"]
+    assert [key for key in model.fitted_.tensors() if "words" in key] == ["words"]
     model.save(tmp_path / "model")
     (tmp_path / "vectors.txt").unlink()  # a saved model needs nothing beside its folder
     loaded = lw.load(tmp_path / "model")
@@ -313,12 +325,12 @@ def test_the_defaults_are_those_of_the_paper_also_where_a_part_is_given():
 def test_weights_of_another_shape_are_refused(tmp_path):
     data = planted("texts", n_documents=100)
     model = made({"epochs": 1}).fit(data)
-    state = {**model._state(), "tree0.level1.head.weight": np.zeros((3, 16), np.float32)}
+    about, state = Saved(model.config, "texts", model.label_names_, path=tmp_path), model.fitted_.tensors()
     with pytest.raises(ModelFormatError, match=r"level1\.head\.weight is float32 \(3, 16\)"):
-        model._restore(state, tmp_path)
+        LevelsModel.from_tensors({**state, "tree0.level1.head.weight": np.zeros((3, 16), np.float32)}, about)
     for key in ("trees", "tree0.level0.encoder.words"):
         with pytest.raises(ModelFormatError):
-            made({"epochs": 1}).fit(data)._restore({**model._state(), key: np.zeros((3, 2), np.float32)}, tmp_path)
+            LevelsModel.from_tensors({**state, key: np.zeros((3, 2), np.float32)}, about)
 
 
 def test_half_precision_leaves_the_results_about_the_same():

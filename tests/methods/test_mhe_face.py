@@ -89,9 +89,9 @@ def test_vectors_have_norm_one_and_do_not_see_a_mirror(model, folder):
     assert vectors.shape == (8, 16)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     pixels = np.stack([_pixels(path) for path in paths])
-    straight, mirrored = (model.image_vectors(Documents(arrays=some)) for some in (pixels, pixels[:, :, ::-1]))
+    straight, mirrored = (model.fitted_.image_vectors(Documents(arrays=some)) for some in (pixels, pixels[:, :, ::-1]))
     np.testing.assert_allclose(straight, mirrored, atol=1e-4)
-    np.testing.assert_allclose(straight, model.image_vectors(model._as_documents(paths)), atol=1e-4)
+    np.testing.assert_allclose(straight, model.fitted_.image_vectors(model._as_documents(paths)), atol=1e-4)
 
 
 def _pixels(path):
@@ -203,16 +203,15 @@ def test_verified_images_have_the_pixels_of_predicted_ones(crop, tmp_path):
         Image.fromarray(np.random.default_rng(1).integers(0, 256, (200, 200, 3), np.uint8)).save(path)
     seen = []
 
-    class Recorder:
-        config = SimpleNamespace(image=None)
+    def image_vectors(images):
+        seen.append(images.batch(np.arange(2)).arrays[0])
+        return np.ones((2, 1))
 
-        def image_vectors(self, images):
-            seen.append(images.batch(np.arange(2)).pixels)
-            return np.ones((2, 1))
-
-    Recorder.config.image = config
-    verify_pairs(Recorder(), Pairs(paths, np.array([0, 0]), np.array([1, 1]), np.array([True, False]), None), [0.5])
-    predicted = ImageInputs(config, paths=Strings.of(paths)).batch(np.arange(2)).pixels
+    recorder = SimpleNamespace(
+        config=SimpleNamespace(image=config), fitted_=SimpleNamespace(image_vectors=image_vectors)
+    )
+    verify_pairs(recorder, Pairs(paths, np.array([0, 0]), np.array([1, 1]), np.array([True, False]), None), [0.5])
+    predicted = ImageInputs(config, paths=Strings.of(paths)).batch(np.arange(2)).arrays[0]
     np.testing.assert_array_equal(seen[0], predicted)
 
 

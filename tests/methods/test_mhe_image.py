@@ -14,6 +14,7 @@ from cli.commands import labelwise
 from common import same_predictions
 from killing import AFTER_A_CHECKPOINT, kill_where_it_holds
 from labelwise.errors import ConfigError, DataError, ModelFormatError
+from labelwise.model.fitted import Saved
 from labelwise.nn.images import occlusion
 from labelwise.runs.config import EvaluateSection
 from labelwise.runs.evaluate import evaluate_model
@@ -198,9 +199,8 @@ def test_examples_have_maps_while_there_is_time(model, data, tmp_path):
 
 
 def test_damaged_weights_are_refused(model, tmp_path):
-    state = model._state()
-    fresh = made()
-    fresh.label_names_ = model.label_names_
+    state = model.fitted_.tensors()
+    about = Saved(model.config, "arrays", model.label_names_, path=tmp_path / "state")
     for name, change in (
         ("encoder.std", lambda array: array * 0),
         ("encoder.backbone.first.weight", lambda array: array[:2]),
@@ -208,7 +208,7 @@ def test_damaged_weights_are_refused(model, tmp_path):
         ("head.weight", lambda array: array.astype(np.float64)),
     ):
         with pytest.raises(ModelFormatError):
-            fresh._restore({**state, name: change(state[name])}, tmp_path / "state")
+            type(model.fitted_).from_tensors({**state, name: change(state[name])}, about)
 
 
 @pytest.mark.parametrize(

@@ -143,8 +143,11 @@ def test_tiny_is_never_a_folder(tmp_path, monkeypatch):
 
 def test_documents_of_the_encoders_training_are_read_before_training():
     class Unreadable(lw.Popularity):
-        def _documents_behind(self, hashes):
-            raise ModelFormatError("damaged")
+        learns = True
+
+        class Config(lw.Popularity.Config):
+            def documents_before(self):
+                raise ModelFormatError("damaged")
 
         def _fit(self, *arguments):
             pytest.fail("hours of training would be lost")

@@ -12,7 +12,7 @@ from conformance.planted import planted
 from labelwise.errors import ConfigError
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.inputs import tensors_of
-from labelwise.nn.train.callbacks import History
+from labelwise.nn.train.loop import History
 from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
 from labelwise.strings import Strings

@@ -47,9 +47,9 @@ def made(fine_tuning=None, **settings):
 # --- a stopped run is resumed where it was ---
 
 STAGES = {
-    "the preliminary tree is kept": ("labelwise.nn.train.levels.TreeTraining.train_levels", 0),
+    "the preliminary tree is kept": ("labelwise.nn.fine_tuning.fine_tune", 0),
     "in the second level": ("labelwise.nn.train.loop._Loop._step", 3),
-    "before the third level": ("labelwise.nn.train.fine_tuning.linear_head", 2),
+    "before the third level": ("labelwise.nn.fine_tuning.linear_head", 2),
     "while encoding": ("labelwise.nn.featurizer.WordsAndVectors.learn", 0),
     "in the ranker": ("labelwise.linear.train.train_tree", 0),
 }
@@ -119,12 +119,11 @@ def _watch(monkeypatch, path, stop_after=None):
 
 
 def test_a_ranking_of_another_vector_scale_is_not_used_again(data, tmp_path, monkeypatch):
-    job = Job(folder=tmp_path)
-    made().fit(data, job=job)
-    calls = _watch(monkeypatch, "labelwise.nn.train.fine_tuning.matched_nodes")
-    made().fit(data, job=job)
+    made().fit(data, job=Job(folder=tmp_path))
+    calls = _watch(monkeypatch, "labelwise.nn.fine_tuning.matched_nodes")
+    made().fit(data, job=Job(folder=tmp_path))
     assert len(calls) == 0
-    made(vector_scale=0.25).fit(data, job=job)
+    made(vector_scale=0.25).fit(data, job=Job(folder=tmp_path))
     assert len(calls) == 2
 
 
@@ -234,8 +233,8 @@ def test_a_time_budget_ends_it_with_a_usable_model(data):
 
 def test_memory_is_estimated_before_it_begins(data):
     from labelwise.nn.config import EncoderConfig, TrainingConfig
+    from labelwise.nn.memory import check_fine_tuning_memory, fine_tuning_bytes
     from labelwise.nn.text.transformer import open_encoder
-    from labelwise.nn.train.fine_tuning import check_fine_tuning_memory, fine_tuning_bytes
 
     encoder = open_encoder(EncoderConfig(**TINY), data.texts, 0)
     small, large = (sum(fine_tuning_bytes(encoder, [10], 100, TrainingConfig(batch_size=n))) for n in (8, 800))

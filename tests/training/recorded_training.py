@@ -1,9 +1,8 @@
 """Trainings of the tiny model with some settings, and all that can be seen of them."""
 
-from tiny_fitting import TinyFitting, weights_of
+from tiny_fitting import TinyFitting, Watcher, weights_of
 
 from labelwise.nn.config import TrainingConfig
-from labelwise.nn.train.callbacks import Callback
 from labelwise.nn.train.loop import train
 from labelwise.runtime.job import Job
 
@@ -12,13 +11,13 @@ def config(**values):
     return TrainingConfig.model_validate({"epochs": 3, "batch_size": 8, "metric": "valid_loss", **values})
 
 
-def fit(settings, callbacks=(), job=None, head=(), **options):
+def fit(settings, monitor=None, job=None, **options):
     fitting = TinyFitting(settings, **options)
-    history = train(fitting, settings, job=job or Job(), callbacks=callbacks, head=head)
+    history = train(fitting, settings, job=job or Job(), monitor=monitor)
     return fitting, history
 
 
-class Recorder(Callback):
+class Recorder(Watcher):
     def __init__(self):
         self.losses, self.weights, self.rates, self.numbers = [], [], [], []
         self.module = None
@@ -37,5 +36,5 @@ def recorded(settings, **options):
     recorder = Recorder()
     fitting = TinyFitting(settings, **options)
     recorder.module = fitting.module
-    history = train(fitting, settings, job=Job(), callbacks=[recorder])
+    history = train(fitting, settings, job=Job(), monitor=recorder)
     return fitting, history, recorder

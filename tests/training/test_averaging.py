@@ -64,7 +64,7 @@ def test_a_time_budget_brings_the_mean_forward(monkeypatch, caplog):
     )
     fitting, clock = TinyFitting(settings), Clock()
     clock.module = fitting.module
-    history = train(fitting, settings, job=Job(), callbacks=[clock])
+    history = train(fitting, settings, job=Job(), monitor=clock)
     assert history.steps == 10
     assert "averaging" not in caplog.text
     taken = [step for step in range(1, 11) if step % 2 == 0 and (step - 1) / 10.5 >= 0.4]
@@ -87,9 +87,9 @@ def test_a_mean_with_a_window_forgets():
 
 def test_averages_are_what_is_validated():
     class Looking(TinyFitting):
-        def validate(self):
+        def validate(self, budget):
             self.looked = weights_of(self.module)
-            return super().validate()
+            return super().validate(budget)
 
     settings = config(epochs=2, averaging={"kind": "ema"}, restore_best=False)
     fitting = Looking(settings)

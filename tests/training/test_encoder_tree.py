@@ -10,10 +10,14 @@ from torch import nn
 from labelwise.data.csr import Blocks
 from labelwise.labelspace.tree import LabelTree, candidate_targets
 from labelwise.linear.solver import SolverConfig
-from labelwise.nn.config import LossConfig
-from labelwise.nn.levels import EncoderLevel, Parents
-from labelwise.nn.train.fine_tuning import linear_head, matched_nodes
-from labelwise.runtime.time_budget import NO_LIMIT
+from labelwise.nn.config import HeadConfig, LossConfig, TrainingConfig
+from labelwise.nn.encode import EncoderHead
+from labelwise.nn.fine_tuning import NodeOutputs, linear_head, matched_nodes
+from labelwise.nn.inputs import Part, Vectors
+from labelwise.nn.level_networks import best_of_batch
+from labelwise.nn.levels import Parents
+from labelwise.nn.train.fit import Fit
+from labelwise.runtime.budget import NO_LIMIT
 
 SOLVER = SolverConfig(cost_positive=1.5, cost_negative=1.5, tolerance=1e-4, max_passes=3000, threshold=0.0)
 
@@ -58,30 +62,37 @@ def test_the_first_level_is_trained_on_all_documents(planted):
 @pytest.mark.parametrize("has_candidates", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_loss_of_a_level_is_that_of_its_scores(planted, has_candidates, weighted):
-    vectors, targets = (torch.from_numpy(part) for part in (planted[0][:5], planted[1][:5].toarray()))
-    encoder = nn.Identity()
-    encoder.width = 6
+    vectors, targets = planted[0][:5], planted[1][:5]
+    parents = Parents(np.zeros((5, 1), np.int32), np.ones((5, 1)), np.array([0, 3, 6])) if has_candidates else None
     loss = LossConfig(name="squared_hinge", reduction="mean")
-    level = EncoderLevel.new(encoder, 6, loss, weighted, 0.0, has_candidates)
-    level.initialise(planted[1], 0)
-    candidates = torch.tensor([[0, 1, 2, -1]] * 5) if has_candidates else None
-    own = targets[:, :3] if has_candidates else targets
-    given = torch.cat([own, torch.zeros(5, 1)], 1) if has_candidates else own
-    found = level.loss([vectors], given, candidates)
+    head = NodeOutputs(6, 6, HeadConfig(loss=loss, dropout=0.0)).initialise(np.ones(6), 10, 0)
+    part = Part(Vectors(vectors), targets, parents=parents)
+    fit = Fit(EncoderHead(nn.Identity(), head), part, None, TrainingConfig(), of_level=True, weighted=weighted)
+    found = fit.loss(fit.load(np.arange(5), 0))
+    own = torch.from_numpy(targets.toarray())[:, : 3 if has_candidates else 6]
     with torch.no_grad():
-        scores = (vectors @ level.head.weight.T + level.head.bias)[:, : own.shape[1]]
+        scores = (torch.from_numpy(vectors) @ head.weight.T + head.bias)[:, : own.shape[1]]
     sign = torch.where(own > 0, 1.0, -1.0)
     weights = own.clamp_min(1) if weighted else torch.ones_like(own)
     torch.testing.assert_close(found, (weights * (1 - sign * scores).clamp_min(0) ** 2).mean())
 
 
+def test_a_flat_level_has_no_array_of_documents_times_labels():
+    n_labels = 1_000_000
+    labels = sparse.csr_array((np.ones(4, np.float32), ([0, 1, 1, 3], [5, 7, n_labels - 1, 0])), shape=(4, n_labels))
+    head = NodeOutputs(1, n_labels, HeadConfig())
+    fit = Fit(EncoderHead(nn.Identity(), head), Part(Vectors(np.ones((4, 1))), labels), None, TrainingConfig())
+    loaded = fit.load(np.array([3, 0, 1]), 0)
+    assert loaded.candidates is None
+    assert loaded.targets.labels.tolist() == [0, 5, 7, n_labels - 1]
+    assert loaded.targets.documents.tolist() == [0, 1, 2, 2]
+
+
 def test_best_children_are_ranked_by_the_product_along_the_path():
-    encoder = nn.Identity()
-    encoder.width = 1
-    level = EncoderLevel.new(encoder, 4, LossConfig(name="squared_hinge"), True, 0.0, has_candidates=True)
-    level.initialise_head(np.array([[0.9], [0.2], [2.0], [-1.0]], np.float32), np.zeros(4, np.float32))
+    head = NodeOutputs(1, 4, HeadConfig(loss=LossConfig(name="squared_hinge"), dropout=0.0))
+    head.load(np.array([[0.9], [0.2], [2.0], [-1.0]], np.float32), np.zeros(4, np.float32))
     parents = Parents(np.array([[1, 0]]), np.array([[0.5, 1.0]], np.float32), np.array([0, 2, 4]))
-    nodes, scores = level.best([torch.ones(1, 1)], 3, parents)
+    nodes, scores = best_of_batch(EncoderHead(nn.Identity(), head), (torch.ones(1, 1),), 3, parents)
     assert nodes.tolist() == [[0, 1, 2]]
     assert scores[0].tolist() == pytest.approx([np.exp(-(0.1**3)), np.exp(-(0.8**3)), 0.5], rel=1e-5)
 
@@ -93,10 +104,10 @@ def test_matched_nodes_use_words_and_vectors():
     targets = tree.aggregate(sparse.csr_array(labels))
     words = sparse.csr_array(labels[:, ::2])  # words know the even labels only
     vectors = labels + 0.05 * rng.normal(size=labels.shape).astype(np.float32)
-    features = {"train": Blocks(words, vectors.astype(np.float32)), "valid": Blocks(words[:20], vectors[:20])}
+    features = [Blocks(words, vectors.astype(np.float32)), Blocks(words[:20], vectors[:20])]
     ranked = matched_nodes(tree, targets, features, 2, 0, NO_LIMIT)
-    assert ranked["train"].ids.shape == (240, 2)
-    np.testing.assert_array_equal(ranked["valid"].ids[:, 0], labels[:20].argmax(1))
+    assert ranked[0].ids.shape == (240, 2)
+    np.testing.assert_array_equal(ranked[1].ids[:, 0], labels[:20].argmax(1))
 
 
 def test_targets_of_candidates_have_the_values_of_the_matrix():

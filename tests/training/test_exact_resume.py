@@ -9,13 +9,12 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from tiny_fitting import TinyFitting, _one_thread, same_weights, weights_of  # noqa: F401
+from tiny_fitting import TinyFitting, Watcher, _one_thread, same_weights, weights_of  # noqa: F401
 
 from common import Stop
 from forking import kill_soon_after
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.train import loop as interruption
-from labelwise.nn.train.callbacks import Callback
 from labelwise.nn.train.loop import train
 from labelwise.runtime.finished import fingerprint
 from labelwise.runtime.job import Job
@@ -38,7 +37,7 @@ VARIANTS = {
 }
 
 
-class StopAfter(Callback):
+class StopAfter(Watcher):
     """Breaks off after some steps of this try, and remembers over interruptions all steps it has seen."""
 
     def __init__(self, steps):
@@ -65,8 +64,7 @@ def run(config, folder, stop_after=10**9, sparse=False, identity="", seed=0):
         fitting,
         config,
         job=Job(folder),
-        head=("head.",),
-        callbacks=[callback],
+        monitor=callback,
         identity=identity,
     )
     return weights_of(fitting.module), history, callback
@@ -109,7 +107,7 @@ def test_the_seed_matters(tmp_path):
     assert not same_weights(run(config, None)[0], run(other, None)[0])
 
 
-class ReportStep(Callback):
+class ReportStep(Watcher):
     """Reports that a step is reached and continues; for a few steps only, as the test may be late with its kill."""
 
     def __init__(self, step, reached):
@@ -136,8 +134,7 @@ def test_killed_at_any_moment(tmp_path):
 
     def trained(reached=None, last_step=10**9):
         fitting = TinyFitting(config)
-        callbacks = [ReportStep(last_step, reached)]
-        history = train(fitting, config, job=Job(tmp_path), head=("head.",), callbacks=callbacks)
+        history = train(fitting, config, job=Job(tmp_path), monitor=ReportStep(last_step, reached))
         return weights_of(fitting.module), history
 
     for last_step, delay in ((5, 0.013), (11, 0.0)):
@@ -149,7 +146,7 @@ def test_killed_at_any_moment(tmp_path):
     assert same_weights(resumed, whole)
 
 
-class Signal(Callback):
+class Signal(Watcher):
     """Sends this process a signal at a step, which must then be finished and kept."""
 
     def __init__(self, number, step):
@@ -171,24 +168,24 @@ def test_a_training_that_is_asked_to_end_writes_a_checkpoint(number, effect, tmp
     try:
         fitting = TinyFitting(config)
         with pytest.raises(effect):
-            train(fitting, config, job=Job(tmp_path), head=("head.",), callbacks=[Signal(number, 5)])
+            train(fitting, config, job=Job(tmp_path), monitor=Signal(number, 5))
         assert signal.getsignal(signal.SIGTERM) is terminate
         assert signal.getsignal(signal.SIGINT) is before[signal.SIGINT]
         again = TinyFitting(config)
         with caplog.at_level(logging.INFO, logger="labelwise"):
-            train(again, config, job=Job(tmp_path), head=("head.",), callbacks=[Signal(number, 0)])
+            train(again, config, job=Job(tmp_path), monitor=Signal(number, 0))
         assert "resuming after step 5 of 21" in caplog.text
         with pytest.raises(effect):  # nothing to write: at once, inside the step
-            train(TinyFitting(config), config, job=Job(), head=("head.",), callbacks=[Signal(number, 1)])
+            train(TinyFitting(config), config, job=Job(), monitor=Signal(number, 1))
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
     whole = TinyFitting(config)
-    train(whole, config, job=Job(), head=("head.",), callbacks=[Signal(number, 0)])
+    train(whole, config, job=Job(), monitor=Signal(number, 0))
     assert same_weights(weights_of(again.module), weights_of(whole.module))
 
 
-class Twice(Callback):
+class Twice(Watcher):
     """Sends two signals at step 5."""
 
     reached = False
@@ -206,7 +203,7 @@ def test_a_second_signal_ends_at_once_unless_it_is_the_same_request(seconds, fin
     config, twice = TrainingConfig.model_validate({"epochs": 1, "batch_size": 7, "metric": "valid_loss"}), Twice()
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        train(TinyFitting(config), config, job=Job(tmp_path), head=("head.",), callbacks=[twice])
+        train(TinyFitting(config), config, job=Job(tmp_path), monitor=twice)
     assert twice.reached == finished
     assert any(path.is_file() for path in tmp_path.rglob("*")) == finished
     assert signal.getsignal(signal.SIGINT) is before
@@ -275,7 +272,7 @@ def test_checkpoints_of_another_training_are_not_mixed_in(change, tmp_path, capl
     else:
         fitting.module.words.requires_grad_(False)
     callback = StopAfter(10**9)
-    train(fitting, config, job=Job(tmp_path), callbacks=[callback], identity=identity, head=("head.",))
+    train(fitting, config, job=Job(tmp_path), monitor=callback, identity=identity)
     assert callback.seen[0] == 1
     assert "other settings, parameters or data" in caplog.text
 
@@ -307,13 +304,13 @@ def test_a_half_precision_model_is_kept_bit_for_bit(tmp_path):
             ids, mask, labels = batch
             return super().loss((ids, mask.bfloat16(), labels.bfloat16()))
 
-        def validate(self):
+        def validate(self, budget):
             return {}
 
     def half(folder, stop_after):
         fitting = Half(CONFIG)
         fitting.module.bfloat16()
-        train(fitting, CONFIG, job=Job(folder), callbacks=[StopAfter(stop_after)])
+        train(fitting, CONFIG, job=Job(folder), monitor=StopAfter(stop_after))
         return weights_of(fitting.module)
 
     whole = half(None, 10**9)

@@ -7,13 +7,14 @@ from forked_ranks import run_ranks
 from scipy import sparse
 
 from labelwise.nn.config import FaceNetworkConfig, ImageConfig, MarginConfig, TrainingConfig
-from labelwise.nn.encoder_head import EncoderHead
-from labelwise.nn.heads.margin import MarginHead
+from labelwise.nn.encode import EncoderHead
+from labelwise.nn.heads.sampled import Margin
+from labelwise.nn.heads.sharding import join_head, split_head
 from labelwise.nn.images.faces import make_face_network
 from labelwise.nn.images.inputs import ImageInputs
 from labelwise.nn.images.networks import ImageEncoder
-from labelwise.nn.train.fit import EncoderData, EncoderFitting
-from labelwise.nn.train.head_shards import join_head, split_head
+from labelwise.nn.inputs import Part
+from labelwise.nn.train.fit import Fit
 from labelwise.nn.train.loop import train
 from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
@@ -32,7 +33,7 @@ class Broken(Exception):
     pass
 
 
-class Batches(EncoderFitting):
+class Batches(Fit):
     """Batches of 11 images and a last one of 3."""
 
     left = 10**9
@@ -60,13 +61,13 @@ def trained(head, divided=False, folder=None, left=10**9):
     images = ImageInputs(ImageConfig(size=SIZE), arrays=rng.integers(0, 256, (IMAGES, SIZE, SIZE, 3), np.uint8))
     network = make_face_network(FaceNetworkConfig(network="r10", width_factor=0.125, dimension=8), 3, SIZE, seed=1)
     encoder = ImageEncoder(network, np.full(3, 0.5), np.full(3, 0.25))
-    made = MarginHead(8, PEOPLE, HEADS[head]).initialise(np.full(PEOPLE, 4), IMAGES, seed=2)
+    made = Margin(8, PEOPLE, HEADS[head]).initialise(np.full(PEOPLE, 4), IMAGES, seed=2)
     split_head(made, config)
-    whole, data = EncoderHead(encoder, made), EncoderData(images, labels)
+    whole, data = EncoderHead(encoder, made), Part(images, labels)
     fitting = Batches(whole, data, data, config)
     fitting.left = left
     try:
-        history = train(fitting, config, job=Job(folder), rows=fitting.row_tables)
+        history = train(fitting, config, job=Job(folder))
     except Broken:
         return None
     join_head(whole)

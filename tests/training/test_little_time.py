@@ -15,15 +15,14 @@ from labelwise.model import affordable as affordable_module
 from labelwise.model.affordable import affordable
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.encode import encoded_blocks
-from labelwise.nn.inputs import SomeInputs, Vectors
-from labelwise.nn.train.callbacks import Callback, History
+from labelwise.nn.inputs import Part, Vectors
 from labelwise.nn.train.levels import best_nodes_of_some
-from labelwise.nn.train.loop import train
+from labelwise.nn.train.loop import History, train
 from labelwise.nn.words.vocabulary import WordTokens
 from labelwise.runtime.job import Job
 from labelwise.runtime.progress import progress
-from labelwise.runtime.time_budget import NO_LIMIT, SAMPLE_FILE, check_pace
-from training.tiny_fitting import TinyFitting
+from labelwise.runtime.time_budget import NO_LIMIT, SAMPLE_FILE
+from training.tiny_fitting import TinyFitting, Watcher
 
 
 @pytest.fixture
@@ -40,16 +39,16 @@ class Slow(TinyFitting):
     seconds = 0.0
     validated = 0
 
-    def validate(self):
+    def validate(self, budget):
         begin = self.clock.now
         for done in range(1, 11):
             self.clock.now += self.seconds / 10
-            check_pace(begin, done, 10)
+            budget.check_pace(begin, done, 10)
         self.validated += 1
-        return super().validate()
+        return super().validate(budget)
 
 
-class Steps(Callback):
+class Steps(Watcher):
     """A step takes a second."""
 
     def __init__(self, clock):
@@ -65,7 +64,7 @@ def trained(clock, seconds, **settings):
     fitting.clock, fitting.seconds = clock, seconds
     begin = clock.now
     budget = NO_LIMIT.limited(30.0)
-    history = train(fitting, config, job=Job(budget=budget), callbacks=[Steps(clock)])
+    history = train(fitting, config, job=Job(budget=budget), monitor=Steps(clock))
     assert budget.ended_early == (history.stopped == "time budget")
     return fitting, history, clock.now - begin
 
@@ -134,7 +133,7 @@ def test_a_part_of_the_documents_is_ranked_and_encoded_as_it_would_be_with_all(c
     lengths = random.integers(1, 9, 500)
     tokens = WordTokens(random.integers(1, 30, lengths.sum()).astype(np.int32), np.concatenate([[0], lengths.cumsum()]))
     rows = np.sort(random.permutation(500)[:40])
-    some = SomeInputs(tokens, rows)
+    some = Part(tokens, rows=rows)
     batch, whole = some.batch(np.arange(5, 12)), tokens.batch(rows[5:12])
     np.testing.assert_array_equal(rows[batch.rows], whole.rows)
     for one, other in zip(batch.arrays, whole.arrays, strict=True):
@@ -155,7 +154,7 @@ def test_a_part_of_the_documents_is_ranked_and_encoded_as_it_would_be_with_all(c
         def __getattr__(self, name):
             return getattr(self.inputs, name)
 
-        def batch(self, documents):
+        def batch(self, documents, epoch=None):
             clock.now += 0.1 * len(documents)
             return self.inputs.batch(documents)
 

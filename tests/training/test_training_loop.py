@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 from recorded_training import Recorder, config, fit, recorded
-from tiny_fitting import TinyFitting, _one_thread, same_weights, weights_of  # noqa: F401
+from tiny_fitting import TinyFitting, Watcher, _one_thread, same_weights, weights_of  # noqa: F401
 from torch import nn
 
 from labelwise.errors import ConfigError, DataError, MissingDependencyError
-from labelwise.nn.train.callbacks import Callback
 from labelwise.nn.train.loop import train
 from labelwise.runtime.job import Job
 from labelwise.runtime.ranks import Ranks
@@ -91,8 +90,8 @@ class Scripted(TinyFitting):
 
     script = ()
 
-    def validate(self):
-        super().validate()
+    def validate(self, budget):
+        super().validate(budget)
         self.seen = getattr(self, "seen", 0) + 1
         return {"P@1": self.script[self.seen - 1], "valid_loss": -self.script[self.seen - 1]}
 
@@ -106,7 +105,7 @@ def test_early_stopping_and_the_best_weights(metric, restore, tmp_path):
         fitting.script = [0.1, 0.5, 0.3, float("nan"), 0.5, 0.9]  # the tie at the end is no gain
         recorder = Recorder()
         recorder.module = fitting.module
-        history = train(fitting, settings, job=Job(folder), callbacks=[recorder])
+        history = train(fitting, settings, job=Job(folder), monitor=recorder)
         assert history.stopped == "early stopping"
         assert history.epochs == 5
         assert (history.best.step, history.best.metric, abs(history.best.value)) == (12, metric, 0.5)
@@ -130,14 +129,14 @@ def test_validation_leaves_no_trace():
 
 
 def test_time_budget_ends_cleanly():
-    class Slow(Callback):
+    class Slow(Watcher):
         def after_step(self, step, loss):
             clock[0] += 1.0
 
     clock = [0.0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("labelwise.nn.train.loop.time.monotonic", lambda: clock[0])
-        _, history = fit(config(epochs=1000, time_budget=10.5), callbacks=[Slow()])
+        _, history = fit(config(epochs=1000, time_budget=10.5), monitor=Slow())
     assert history.stopped == "time budget"
     assert history.steps == 10
     assert history.records[-1]["step"] == 10  # what was not validated yet is
@@ -145,14 +144,14 @@ def test_time_budget_ends_cleanly():
 
 
 def test_watchers_may_end_it_and_add_numbers():
-    class Judge(Callback):
+    class Judge(Watcher):
         def after_validation(self, numbers):
             assert not fitting.module.training
             assert not torch.is_grad_enabled()
             numbers["verdict"] = "collapsed"
             return "collapsed: all vectors are one" if numbers["epoch"] >= 2 else None
 
-    class Impatient(Callback):
+    class Impatient(Watcher):
         def after_step(self, step, loss):
             assert fitting.module.head.weight.grad is not None
             return "enough" if step == 4 else None
@@ -161,7 +160,7 @@ def test_watchers_may_end_it_and_add_numbers():
         lines = []
         fitting = TinyFitting(config(epochs=9))
         job = Job(None, lambda **numbers: lines.append(numbers))  # noqa: B023
-        history = train(fitting, fitting.config, job=job, callbacks=[callback])
+        history = train(fitting, fitting.config, job=job, monitor=callback)
         assert (history.steps, history.stopped) == (steps, reason)
         if isinstance(callback, Judge):
             assert history.records[-1]["verdict"] == "collapsed"
@@ -247,7 +246,7 @@ def test_loading_ahead_changes_nothing_but_the_thread():
             self.threads = {*self.threads, threading.current_thread().name}
             return super().load(item, epoch)
 
-        def validate(self):
+        def validate(self, budget):
             return {}
 
     fitting = Noting(config(load_ahead=3))
@@ -303,7 +302,7 @@ def test_faults_are_named():
         def batches(self, epoch):
             return []
 
-        def validate(self):
+        def validate(self, budget):
             return {}
 
     fitting = Empty(config())
@@ -311,7 +310,7 @@ def test_faults_are_named():
         train(fitting, fitting.config, job=Job())
 
     class NothingHeldOut(TinyFitting):
-        def validate(self):
+        def validate(self, budget):
             return {}
 
     fitting = NothingHeldOut(config())
@@ -321,7 +320,7 @@ def test_faults_are_named():
         train(fitting, fitting.config, job=Job())
 
     class Clashing(TinyFitting):
-        def validate(self):
+        def validate(self, budget):
             return {"loss": 1.0}
 
     fitting = Clashing(config())
@@ -331,7 +330,7 @@ def test_faults_are_named():
 
 def test_training_loss_can_be_the_metric():
     class NothingHeldOut(TinyFitting):
-        def validate(self):
+        def validate(self, budget):
             return {}
 
     settings = config(metric="loss", epochs=10, optimiser={"rate": 0.05})
@@ -345,7 +344,7 @@ def test_head_and_frozen_parts():
     fitting = TinyFitting(settings)
     fitting.module.words.requires_grad_(False)
     before = weights_of(fitting.module)
-    train(fitting, settings, job=Job(), head=("head.",))
+    train(fitting, settings, job=Job())
     after = weights_of(fitting.module)
     moved = {name for name in after if (after[name] - before[name]).abs().max() > 1e-5 and "running" not in name}
     assert moved == {"head.weight", "head.bias", "body.3.num_batches_tracked"}

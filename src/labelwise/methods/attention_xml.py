@@ -13,43 +13,42 @@ row by row, trees may have any number of levels, every level resumes at a step, 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from labelwise.config import Config as BaseConfig
-from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
-from labelwise.errors import ConfigError, import_required
+from labelwise.errors import ConfigError
 from labelwise.features.labels import pifa
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.labelspace.tree import LabelTree
-from labelwise.methods.word_networks import WordNetworkMethod, WordTraining, word_data
-from labelwise.nn.config import RecurrentConfig, Width, WordsConfig
-from labelwise.nn.cost import label_attention_size, network_cost, recurrent_size
-from labelwise.nn.words.vocabulary import Vocabulary
+from labelwise.model.inputs import hold_out
+from labelwise.model.method import Method
+from labelwise.nn.config import RecurrentConfig, Width, WordsConfig, WordTraining
+from labelwise.nn.cost import attention_xml_cost
+from labelwise.nn.levels import MAX_VALID_WORDS, LevelsModel
 from labelwise.runtime.job import Job
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from labelwise.nn.levels import LevelFactory
 
 Count = Annotated[int, Field(ge=1)]
 SEED_STEP = 1000
 """Difference between the seeds of two trees."""
 
 
-class AttentionXML(WordNetworkMethod):
+class AttentionXML(Method):
     """A label tree with a BiLSTM and label-wise attention at each level: for long texts and many labels."""
 
     name = "attention_xml"
+    Fitted = LevelsModel
+    inputs = ("texts",)
+    needs = ("torch",)
+    same_on_any_threads = False
+    validates = True
+    trains_on_ranks = True
     presets = {
         "cpu": {
             "words": {"max_length": 150, "initial": "labels", "width": 100},
@@ -63,27 +62,7 @@ class AttentionXML(WordNetworkMethod):
     good_for = "long texts and tens of thousands of documents or more, with a GPU"
     speed = "hours on a CPU, minutes to hours on a GPU"
 
-    def _cost(self, shape: DataShape, constants: Constants) -> Cost:
-        """One network per level; of all but the first, a document's candidates are the children of some nodes."""
-        config = self.config
-        size, width, words = recurrent_size(shape, config.words, config.recurrent)
-        levels = [shape.labels]
-        if not config.flat:
-            groups = 1 << max(0, math.ceil(math.log2(shape.labels / config.cluster_size)))
-            levels = [*(config.levels or [groups]), shape.labels]
-        total, above = None, None
-        for nodes in levels:
-            attended = nodes if above is None else min(nodes, config.beam_width * nodes / above)
-            level = size + label_attention_size(width, words, attended, nodes, config.hidden)
-            cost = network_cost(shape, constants, "recurrent", level, config.training, ranks=self.trains_on_ranks)
-            total = cost if total is None else total + cost
-            above = nodes
-        assert total is not None
-        trees = config.trees
-        return replace(
-            total, network=trees * total.network, operations=trees * total.operations, model=trees * total.model,
-            latency=trees * total.latency, steps=trees * total.steps,
-        )  # fmt: skip
+    cost = staticmethod(attention_xml_cost)
 
     class Config(BaseConfig):
         """Parameters."""
@@ -138,48 +117,54 @@ class AttentionXML(WordNetworkMethod):
                 raise ValueError("levels already set the number of clusters; leave out levels or cluster_size")
             return self
 
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> None:
-        import_required(self.name, "nn", *self.needs)
-        from labelwise.nn.train.levels import train_trees
+    def _fit(self, train: Dataset, valid: Dataset | None, job: Job) -> LevelsModel:
+        from labelwise.nn.level_networks import initialised, new_network
+        from labelwise.nn.train.levels import train_levels, word_data
         from labelwise.runtime.device import torch_threads
 
         config = self.config
-        seeds = [config.training.seed + SEED_STEP * number for number in range(config.trees)]
+        trees, histories = [], []
         with torch_threads():
-            words = word_data(config, data, valid, job)
-            trees = label_trees(words.documents, config, seeds)
-            self.vocabulary_ = words.vocabulary
-            self.trees_, self.histories_ = train_trees(
-                trees, seeds, self._levels(words.vectors), config.beam_width, words.training,
-                (words.train, words.valid), job, words.identity,
-            )  # fmt: skip
+            words = word_data(config, *hold_out(train, valid, config, most=MAX_VALID_WORDS), job)
+            described = label_features(words.documents, config)
+            for number in range(config.trees):
+                seed = words.training.seed + SEED_STEP * number
+                with tree_stage(job, number, config.trees) as part:
+                    tree = label_tree(described, words.documents.n_labels, config, seed, part)
 
-    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        import_required(self.name, "nn", "torch")
-        from labelwise.nn.levels import restored_trees, stored_vectors
+                    def level(depth: int, targets: Any, above: Any, tree: Any = tree, seed: int = seed) -> Any:
+                        network = new_network(words.vectors, config, tree.sizes[depth], seed + depth)
+                        return initialised(network, above, targets, seed + depth)
 
-        config = self.config
-        self.vocabulary_ = Vocabulary.restored(tensors, config.words, path)
-        levels = self._levels(stored_vectors(tensors, len(self.vocabulary_), config.words.is_frozen, path))
-        self.trees_ = restored_trees(levels, config.beam_width, tensors, len(self.label_names_), path)
-        self.histories_ = []
-
-    def _levels(self, vectors: Tensor) -> LevelFactory:
-        from labelwise.nn.levels import LevelFactory, LevelHead
-
-        config = self.config
-        return LevelFactory(vectors, config.words.is_frozen, config.recurrent, LevelHead("shared", config.hidden))
+                    training = words.training.model_copy(update={"seed": seed})
+                    trained, own = train_levels(tree, level, words.parts, config.beam_width, training, part)
+                trees.append(trained)
+                histories.append(own)
+        return LevelsModel(words.vocabulary, trees, config.words.is_frozen, histories)
 
 
-def label_trees(train: Dataset, config: Any, seeds: Sequence[int]) -> list[LabelTree]:
-    """One tree per seed over the labels of the training documents."""
+def tree_stage(job: Job, number: int, count: int) -> AbstractContextManager[Job]:
+    """A stage per tree, if there are several; they have equal parts of the time."""
+    if count == 1:
+        return nullcontext(job)
+    return job.stage(f"tree{number}", 1 / (count - number), f"tree {number + 1} of {count}")
+
+
+def label_features(train: Dataset, config: Any) -> Any:
+    """TF-IDF of the labels' documents, for clustering; None if there is nothing to cluster."""
     if config.flat:
-        return [LabelTree.flat(train.n_labels)] * len(seeds)
+        return None
     if config.levels is not None and config.levels[-1] >= train.n_labels:
         raise ConfigError(f"levels: {config.levels[-1]:,} clusters are too many for {train.n_labels:,} labels")
-    features = Tfidf(config.tfidf).fit_transform(train.texts or ())
-    described = pifa(features, train.labels, keep=config.label_features)
-    return [clustered(described, config.cluster_size, config.levels, seed) for seed in seeds]
+    return pifa(Tfidf(config.tfidf).fit_transform(train.texts or ()), train.labels, keep=config.label_features)
+
+
+def label_tree(described: Any, n_labels: int, config: Any, seed: int, job: Job) -> LabelTree:
+    """The tree of described labels, from disk if an earlier attempt has made it."""
+    if described is None:
+        return LabelTree.flat(n_labels)
+    kept = job.kept("tree", lambda: clustered(described, config.cluster_size, config.levels, seed).to_tensors())
+    return LabelTree.from_tensors("tree", kept, Path("memory"))
 
 
 def clustered(described: Any, cluster_size: int, levels: list[int] | None, seed: int) -> LabelTree:

@@ -10,28 +10,19 @@ What we do differently: words after a document's end have no weight, and biases 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from labelwise.config import Config as BaseConfig
-from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
-from labelwise.errors import import_required
 from labelwise.labelspace.tree import LabelTree
-from labelwise.methods.word_networks import WordNetworkMethod, WordTraining, word_data
-from labelwise.nn.config import OptimiserConfig, RecurrentConfig, WordsConfig
-from labelwise.nn.cost import head_size, label_attention_size, network_cost, recurrent_size
-from labelwise.nn.words.vocabulary import Vocabulary
+from labelwise.model.inputs import hold_out
+from labelwise.model.method import Method
+from labelwise.nn.config import OptimiserConfig, RecurrentConfig, WordsConfig, WordTraining
+from labelwise.nn.cost import bigru_cost
+from labelwise.nn.levels import MAX_VALID_WORDS, LevelsModel
 from labelwise.runtime.job import Job
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from labelwise.nn.levels import LevelFactory
 
 BEAM = 1
 """A flat tree has no inner nodes to choose from."""
@@ -40,10 +31,16 @@ TRAINING = WordTraining(batch_size=16, optimiser=OptimiserConfig(name="adam", ra
 """As AttentionXML, with LibMultiLabel's batch size and rate for BiGRU-LWAN."""
 
 
-class BiGRU(WordNetworkMethod):
+class BiGRU(Method):
     """A BiGRU that scores all labels, with label-wise attention or without: the baseline of attention_xml."""
 
     name = "bigru"
+    Fitted = LevelsModel
+    inputs = ("texts",)
+    needs = ("torch",)
+    same_on_any_threads = False
+    validates = True
+    trains_on_ranks = True
     presets = {
         "cpu": {
             "words": {"max_length": 150, "initial": "labels", "width": 100},
@@ -55,14 +52,7 @@ class BiGRU(WordNetworkMethod):
     good_for = "a neural baseline with up to some thousand labels"
     speed = "hours on a CPU, minutes on a GPU"
 
-    def _cost(self, shape: DataShape, constants: Constants) -> Cost:
-        config = self.config
-        size, width, words = recurrent_size(shape, config.words, config.recurrent)
-        if config.attention == "label":
-            size += label_attention_size(width, words, shape.labels, shape.labels, [])
-        else:
-            size += head_size(shape.labels, width, shape.labels)
-        return network_cost(shape, constants, "recurrent", size, config.training, ranks=self.trains_on_ranks)
+    cost = staticmethod(bigru_cost)
 
     class Config(BaseConfig):
         """Parameters."""
@@ -79,32 +69,19 @@ class BiGRU(WordNetworkMethod):
         """Fraction of the training documents held out to choose the best weights when the data has no valid part; at
         most 1,000 documents."""
 
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> None:
-        import_required(self.name, "nn", *self.needs)
-        from labelwise.nn.train.levels import train_trees
+    def _fit(self, train: Dataset, valid: Dataset | None, job: Job) -> LevelsModel:
+        from labelwise.nn.level_networks import initialised, new_network
+        from labelwise.nn.train.levels import train_levels, word_data
         from labelwise.runtime.device import torch_threads
 
-        with torch_threads():
-            words = word_data(self.config, data, valid, job)
-            self.vocabulary_ = words.vocabulary
-            self.trees_, self.histories_ = train_trees(
-                [LabelTree.flat(data.n_labels)], [words.training.seed], self._levels(words.vectors), BEAM,
-                words.training, (words.train, words.valid), job, words.identity,
-            )  # fmt: skip
-
-    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        import_required(self.name, "nn", "torch")
-        from labelwise.nn.levels import restored_trees, stored_vectors
-
-        words = self.config.words
-        self.vocabulary_ = Vocabulary.restored(tensors, words, path)
-        levels = self._levels(stored_vectors(tensors, len(self.vocabulary_), words.is_frozen, path))
-        self.trees_ = restored_trees(levels, BEAM, tensors, len(self.label_names_), path)
-        self.histories_ = []
-
-    def _levels(self, vectors: Tensor) -> LevelFactory:
-        from labelwise.nn.levels import LevelFactory, LevelHead
-
         config = self.config
-        head = LevelHead("mean" if config.attention == "none" else "own")
-        return LevelFactory(vectors, config.words.is_frozen, config.recurrent, head)
+        with torch_threads():
+            words = word_data(config, *hold_out(train, valid, config, most=MAX_VALID_WORDS), job)
+            tree, training = LabelTree.flat(train.n_labels), words.training
+
+            def level(depth: int, targets: Any, above: Any) -> Any:
+                network = new_network(words.vectors, config, train.n_labels, training.seed)
+                return initialised(network, above, targets, training.seed)
+
+            trained, histories = train_levels(tree, level, words.parts, BEAM, training, job)
+        return LevelsModel(words.vocabulary, [trained], config.words.is_frozen, [histories])

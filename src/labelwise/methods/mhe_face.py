@@ -14,30 +14,22 @@ row-sparse, so that sampling saves memory and updates and not only scores; any w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
-
 from labelwise.data.dataset import Dataset
-from labelwise.methods.image_method import ImageMethod, ImageMethodConfig
-from labelwise.model.inputs import Documents
+from labelwise.model.inputs import hold_out
+from labelwise.model.method import Method
 from labelwise.nn.config import (
     AugmentationConfig,
     FaceNetworkConfig,
     ImageConfig,
+    ImageNetworkConfig,
     MarginConfig,
     OptimiserConfig,
     ScheduleConfig,
     TrainingConfig,
 )
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from labelwise.nn.heads.base import LabelHead
-    from labelwise.nn.images.inputs import ImageInputs
+from labelwise.nn.cost import image_network_cost
+from labelwise.nn.model import MAX_VALID_IMAGES, FaceModel, train_image_network
+from labelwise.runtime.job import Job
 
 RECIPE = TrainingConfig(
     epochs=25,
@@ -52,15 +44,18 @@ IMAGES = ImageConfig(
 )
 
 
-class MheFace(ImageMethod):
+class MheFace(Method):
     """Faces to vectors and people: IResNet or MobileFaceNet with ArcFace or CosFace, all people or sampled groups."""
 
-    name = "mhe_face"
+    name, inputs, Fitted = "mhe_face", ("paths", "arrays"), FaceModel
+    needs, extra = ("torch", "pillow"), "vision"
     good_for = "faces: verification and identification"
     speed = "a GPU; small networks and images in minutes on a CPU"
-    verifies = True
+    reads_all_inputs = validates = trains_on_ranks = True
+    same_on_any_threads = False
+    cost = staticmethod(image_network_cost)
 
-    class Config(ImageMethodConfig):
+    class Config(ImageNetworkConfig):
         """Parameters."""
 
         image: ImageConfig = IMAGES
@@ -75,39 +70,12 @@ class MheFace(ImageMethod):
         training: TrainingConfig = RECIPE
         """Settings of training."""
 
-    def _backbone(self) -> nn.Module:
-        from labelwise.nn.images.faces import make_face_network
+    def _fit(self, train: Dataset, valid: Dataset | None, job: Job) -> FaceModel:
+        from labelwise.nn.images.inputs import advice_on_bad_images, decodable, training_images
 
-        image = self.config.image
-        return make_face_network(self.config.network, image.channels, image.size, self.config.training.seed)
-
-    def _head(self, width: int, train: Dataset) -> LabelHead:
-        from labelwise.nn.heads.margin import MarginHead
-
-        head = MarginHead(width, train.n_labels, self.config.head)
-        return head.initialise(train.label_counts(), len(train), self.config.training.seed)
-
-    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> LabelHead:
-        import torch
-
-        from labelwise.nn.heads.margin import MarginHead
-
-        with torch.device("meta"):
-            head = MarginHead(width, len(self.label_names_), self.config.head)
-        return head.restore(tensors, path)
-
-    def _encode(self, data: Documents) -> np.ndarray:
-        """Vectors of norm 1."""
-        vectors = self.image_vectors(data)
-        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-
-    def image_vectors(self, data: Documents | ImageInputs) -> np.ndarray:
-        """Vectors that are not normalised, as templates need them: their norm is a sign of the image's quality."""
-        from labelwise.nn.encode import encode_inputs, encode_with_mirror
-        from labelwise.runtime.device import torch_threads
-
-        if isinstance(data, Documents):
-            data = self._images(data)
-        encode = encode_with_mirror if self.config.mirror else encode_inputs
-        with torch_threads():
-            return encode(self.network_.encoder, data, "encoding")
+        config = self.config
+        train, valid = decodable(train, config.image, "training"), decodable(valid, config.image, "held-out")
+        train, valid, training = hold_out(train, valid, config, most=MAX_VALID_IMAGES)
+        with advice_on_bad_images():
+            parts = training_images(train, valid, config.image, training.seed)
+            return train_image_network(FaceModel, parts, train, config, training, job)

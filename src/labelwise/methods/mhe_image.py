@@ -14,23 +14,23 @@ network, its channels and its first layers can be chosen; and a resumed training
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from labelwise.data.dataset import Dataset
-from labelwise.errors import import_required
-from labelwise.io.folder import get_tensor
-from labelwise.methods.image_method import ImageMethod, ImageMethodConfig
-from labelwise.nn.config import BackboneConfig, DigitHeadConfig, OptimiserConfig, ScheduleConfig, TrainingConfig
-from labelwise.nn.cost import NetworkSize, digit_head_size
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from labelwise.nn.heads.base import LabelHead
+from labelwise.model.inputs import hold_out
+from labelwise.model.method import Method
+from labelwise.nn.config import (
+    BackboneConfig,
+    DigitHeadConfig,
+    ImageNetworkConfig,
+    OptimiserConfig,
+    ScheduleConfig,
+    TrainingConfig,
+)
+from labelwise.nn.cost import image_network_cost
+from labelwise.nn.model import MAX_VALID_IMAGES, ImageModel, train_image_network
+from labelwise.runtime.job import Job
 
 log = logging.getLogger("labelwise")
 
@@ -44,14 +44,18 @@ RECIPE = TrainingConfig(
 )
 
 
-class MheImage(ImageMethod):
+class MheImage(Method):
     """Images to labels by a residual network and multi-head encoding: product, cascade, sampling or one output each."""
 
-    name = "mhe_image"
+    name, inputs, Fitted = "mhe_image", ("paths", "arrays"), ImageModel
+    needs, extra = ("torch", "pillow"), "vision"
     good_for = "images with one or several of many labels"
     speed = "minutes for small grey images on a CPU; a GPU for photographs"
+    reads_all_inputs = validates = trains_on_ranks = True
+    same_on_any_threads = False
+    cost = staticmethod(image_network_cost)
 
-    class Config(ImageMethodConfig):
+    class Config(ImageNetworkConfig):
         """Parameters."""
 
         backbone: BackboneConfig = BackboneConfig()
@@ -61,54 +65,20 @@ class MheImage(ImageMethod):
         training: TrainingConfig = RECIPE
         """Settings of training."""
 
-    def _head_size(self, labels: int, width: float) -> NetworkSize:
-        return digit_head_size(self.config.head, labels, width)
+    def _fit(self, train: Dataset, valid: Dataset | None, job: Job) -> ImageModel:
+        from labelwise.nn.images.inputs import advice_on_bad_images, decodable, label_means, training_images
 
-    def _backbone(self) -> nn.Module:
-        image, config = self.config.image, self.config.backbone
-        if config.name == "transformers":
-            from labelwise.nn.images.image_models import new_image_model
-
-            return new_image_model(config, image.channels, image.size)
-        from labelwise.nn.images.networks import ResNet
-
-        return ResNet(config, image.channels, image.size)
-
-    def _restored_backbone(self, tensors: Mapping[str, np.ndarray], path: Path) -> nn.Module:
-        if self.config.backbone.name != "transformers":
-            return self._backbone()
-        import_required(self.name, "vision", "transformers")
-        from labelwise.nn.images.image_models import restored_image_model
-
-        n_weights = sum(array.size for array in tensors.values())
-        return restored_image_model(get_tensor(tensors, "settings", path), n_weights, self.config.backbone, path)
-
-    def _head(self, width: int, train: Dataset) -> LabelHead:
-        from labelwise.nn.heads.make_head import make_head
-
-        config, seed, counts = self.config.head, self.config.training.seed, train.label_counts()
+        config = self.config
+        train, valid = decodable(train, config.image, "training"), decodable(valid, config.image, "held-out")
+        train, valid, training = hold_out(train, valid, config, most=MAX_VALID_IMAGES)
         several = int((np.diff(train.labels.indptr) > 1).sum())
-        if several and config.loss != "bce":
+        if several and config.head.loss != "bce":
             log.warning(
                 "head.loss: %s is for one label per image; %s have more, which share the target equally; bce learns "
-                "every label separately", config.loss, f"{several:,}",
+                "every label separately", config.head.loss, f"{several:,}",
             )  # fmt: skip
-        features = self._label_pixels(train) if config.has_code and config.order == "clustered" else None
-        head = make_head(width, train.n_labels, config, counts, seed, features)
-        return head.initialise(counts, len(train), seed)
-
-    def _label_pixels(self, train: Dataset) -> np.ndarray:
-        """The mean image of each label, small: what labels look like before there is a network."""
-        from labelwise.nn.images.inputs import label_means
-
-        return label_means(self._images(train, "paths" if train.paths is not None else "arrays"), train.labels)
-
-    def _head_state(self, head: LabelHead) -> dict[str, np.ndarray]:
-        from labelwise.nn.heads.make_head import head_state
-
-        return head_state(head)
-
-    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> LabelHead:
-        from labelwise.nn.heads.make_head import restored_head
-
-        return restored_head(width, len(self.label_names_), self.config.head, tensors, path)
+        with advice_on_bad_images():
+            parts = training_images(train, valid, config.image, training.seed)
+            return train_image_network(
+                ImageModel, parts, train, config, training, job, lambda: label_means(parts[0].inputs, train.labels)
+            )

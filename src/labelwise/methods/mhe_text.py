@@ -16,29 +16,30 @@ of the other heads (product, sampling, several digits) can be used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from labelwise.data.dataset import Dataset
+from labelwise.features.labels import pifa
+from labelwise.features.tfidf import Tfidf
 from labelwise.features.tfidf_config import LINEAR_TFIDF
-from labelwise.methods.text_network import TextNetwork, TextNetworkConfig
+from labelwise.model.folder import documents_of_encoder
+from labelwise.model.inputs import hold_out
+from labelwise.model.method import Method
 from labelwise.nn.config import (
     AveragingConfig,
     DigitHeadConfig,
     EncoderConfig,
     OptimiserConfig,
     ScheduleConfig,
+    TextNetworkConfig,
     TrainingConfig,
 )
-from labelwise.nn.cost import NetworkSize, digit_head_size, grouped_head_size
-from labelwise.strings import Strings
-
-if TYPE_CHECKING:
-    from labelwise.nn.heads.base import LabelHead
+from labelwise.nn.cost import text_network_cost
+from labelwise.nn.model import MAX_VALID_TEXTS, TextModel, texts_of, train_text_network
+from labelwise.runtime.job import Job
 
 LAYERS = 5
 """Last layers whose summary tokens are concatenated, as published."""
@@ -55,20 +56,16 @@ RECIPE = TrainingConfig(
 GROUP_FIELDS = ("num_group", "groups", "beam", "bottleneck", "order")
 
 
-class MheText(TextNetwork):
+class MheText(Method):
     """A fine-tuned text encoder that scores labels in groups: multi-head encoding, for many labels."""
 
-    name = "mhe_text"
+    name, inputs, Fitted = "mhe_text", ("texts",), TextModel
+    needs = ("torch", "transformers")
     good_for = "very many labels with a pre-trained encoder, on a GPU"
     speed = "a GPU to fine-tune; a step does not score all labels"
-
-    def _head_size(self, labels: int, width: float) -> NetworkSize:
-        config = self.config
-        if config.head is not None:
-            return digit_head_size(config.head, labels, width)
-        if config.num_group == 0:
-            return super()._head_size(labels, width)
-        return grouped_head_size(labels, width, config.num_group, config.groups, config.bottleneck)
+    validates = trains_on_ranks = True
+    same_on_any_threads = False
+    cost = staticmethod(text_network_cost)
 
     class Config(TextNetworkConfig):
         """Parameters."""
@@ -128,29 +125,20 @@ class MheText(TextNetwork):
                 groups=self.groups, beam=self.beam or self.groups, **common,
             )  # fmt: skip
 
-    def _new_head(self, width: int, train: Dataset) -> LabelHead:
-        from labelwise.nn.heads.make_head import make_head
+        def documents_before(self) -> list[np.ndarray]:
+            return documents_of_encoder(self.encoder)
 
-        config, seed = self.config.head_for(train.n_labels), self.config.training.seed
-        features = self._label_features(train) if config.order == "clustered" else None
-        head = make_head(width, train.n_labels, config, train.label_counts(), seed, features)
-        return head.initialise(train.label_counts(), len(train), seed)
+    def _fit(self, train: Dataset, valid: Dataset | None, job: Job) -> TextModel:
+        from labelwise.nn.heads.make_head import new_head
+        from labelwise.nn.text.transformer import open_encoder
 
-    def _label_features(self, train: Dataset) -> Any:
-        """The labels by the TF-IDF of their documents (PIFA)."""
-        from labelwise.features.labels import pifa
-        from labelwise.features.tfidf import Tfidf
+        config = self.config
+        train, valid, training = hold_out(train, valid, config, most=MAX_VALID_TEXTS)
+        encoder = open_encoder(config.encoder, texts_of(train), training.seed)
 
-        texts = train.texts or Strings.of(())
-        return pifa(Tfidf(LINEAR_TFIDF).fit_transform(texts), train.labels, FEATURES_PER_LABEL)
+        def label_features() -> Any:
+            return pifa(Tfidf(LINEAR_TFIDF).fit_transform(texts_of(train)), train.labels, FEATURES_PER_LABEL)
 
-    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> LabelHead:
-        from labelwise.nn.heads.make_head import restored_head
-
-        count = len(self.label_names_)
-        return restored_head(width, count, self.config.head_for(count), tensors, path)
-
-    def _head_state(self, head: LabelHead) -> dict[str, np.ndarray]:
-        from labelwise.nn.heads.make_head import head_state
-
-        return head_state(head)
+        settings = config.head_for(train.n_labels)
+        head = new_head(encoder.width, train, settings, training.seed, label_features)
+        return train_text_network(encoder, head, train, valid, config, training, job)

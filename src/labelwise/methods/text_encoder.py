@@ -13,18 +13,16 @@ not begin with the long plateau at which many such runs fail; a monitor distingu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from labelwise.data.dataset import Dataset
-from labelwise.methods.text_network import TextNetwork, TextNetworkConfig
-from labelwise.nn.config import HeadConfig, OptimiserConfig, ScheduleConfig, TrainingConfig
-
-if TYPE_CHECKING:
-    from labelwise.nn.heads.base import LabelHead
+from labelwise.model.folder import documents_of_encoder
+from labelwise.model.inputs import hold_out
+from labelwise.model.method import Method
+from labelwise.nn.config import HeadConfig, OptimiserConfig, ScheduleConfig, TextNetworkConfig, TrainingConfig
+from labelwise.nn.cost import text_network_cost
+from labelwise.nn.model import MAX_VALID_TEXTS, TextModel, texts_of, train_text_network
+from labelwise.runtime.job import Job
 
 RECIPE = TrainingConfig(
     epochs=5,
@@ -33,12 +31,16 @@ RECIPE = TrainingConfig(
 )
 
 
-class TextEncoder(TextNetwork):
+class TextEncoder(Method):
     """A pretrained text encoder with one output per label, fine-tuned: for short texts and labels with meaning."""
 
-    name = "text_encoder"
+    name, inputs, Fitted = "text_encoder", ("texts",), TextModel
+    needs = ("torch", "transformers")
     good_for = "short texts and paraphrases, where a pre-trained encoder helps"
     speed = "minutes with a frozen encoder on a CPU; a GPU to fine-tune"
+    validates = trains_on_ranks = True
+    same_on_any_threads = False
+    cost = staticmethod(text_network_cost)
 
     class Config(TextNetworkConfig):
         """Parameters."""
@@ -48,17 +50,15 @@ class TextEncoder(TextNetwork):
         training: TrainingConfig = RECIPE
         """Settings of training."""
 
-    def _new_head(self, width: int, train: Dataset) -> LabelHead:
-        from labelwise.nn.heads.linear import FlatHead
+        def documents_before(self) -> list[np.ndarray]:
+            return documents_of_encoder(self.encoder)
 
-        head = FlatHead(width, train.n_labels, self.config.head)
-        return head.initialise(train.label_counts(), len(train), self.config.training.seed)
+    def _fit(self, train: Dataset, valid: Dataset | None, job: Job) -> TextModel:
+        from labelwise.nn.heads.make_head import new_head
+        from labelwise.nn.text.transformer import open_encoder
 
-    def _restored_head(self, width: int, tensors: Mapping[str, np.ndarray], path: Path) -> LabelHead:
-        import torch
-
-        from labelwise.nn.heads.linear import FlatHead
-
-        with torch.device("meta"):
-            head = FlatHead(width, len(self.label_names_), self.config.head)
-        return head.restore(tensors, path)
+        config = self.config
+        train, valid, training = hold_out(train, valid, config, most=MAX_VALID_TEXTS)
+        encoder = open_encoder(config.encoder, texts_of(train), training.seed)
+        head = new_head(encoder.width, train, config.head, training.seed)
+        return train_text_network(encoder, head, train, valid, config, training, job)

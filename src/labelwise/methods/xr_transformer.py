@@ -33,9 +33,9 @@ from labelwise.methods.hybrid_linear import EncodedConfig
 from labelwise.methods.linear_tree import LinearTree
 from labelwise.model.fitted import Saved
 from labelwise.model.method import Method
+from labelwise.nn.config import FineTuningConfig
 from labelwise.nn.cost import xr_transformer_cost
 from labelwise.nn.featurizer import EncodedLinearModel, WordsAndVectors
-from labelwise.nn.fine_tuning_settings import FineTuningConfig
 from labelwise.runtime.job import Job
 from labelwise.strings import Strings
 

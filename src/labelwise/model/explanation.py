@@ -109,6 +109,8 @@ def explanations(
 ) -> Any:
     """What `Method.explain` returns."""
     model._check_fitted()
+    if can(model, "pixels"):
+        return pixel_maps(model, document, labels, k, CELLS if terms in (None, "auto") else int(terms))
     if hasattr(model.fitted_, "explanations"):
         return model.fitted_.explanations(model, document, labels, k, terms)
     terms = TERMS if terms == "auto" else terms
@@ -357,6 +359,8 @@ def _substrings(text: str, term: str) -> list[Span]:
 # --- pixel map ---
 # Explanations of images: which parts of the image a label's score depends on.
 
+CELLS, MAX_CELLS = 8, 32
+"""Parts per side of an image that are covered one after the other to explain a label."""
 SHADES = " .:-=+*#%@"
 SIDE = 256
 """Pixels of the side of a drawn map."""
@@ -431,6 +435,26 @@ class PixelMaps(list[PixelMap]):
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self))
+
+
+def pixel_maps(model: Method, document: Any, labels: Sequence[str] | None, k: int, cells: int) -> PixelMaps:
+    """Which parts of one image, of cells x cells, the scores of its labels depend on."""
+    most = min(MAX_CELLS, model.config.image.size)
+    if not 1 <= cells <= most:
+        raise ConfigError(f"terms: from 1 to {most} parts per side of the image can be covered, got {cells}")
+    data, ids, scores = labels_to_explain(model, document, labels, k)
+    maps, shown = model.fitted_.pixels(data, ids, cells, model.config)
+    missing = [label for label in ids.tolist() if label not in scores]
+    if missing:
+        every = model.predict(document, len(model.label_names_))
+        scores = dict(zip(every.ids[0].tolist(), every.scores[0].tolist(), strict=True))
+    return PixelMaps(
+        PixelMap(
+            model.label_names_[label], None if model.label_texts_ is None else model.label_texts_[label],
+            scores.get(label, 0.0), label not in missing, falls, shown, model.calibration_ is not None,
+        )
+        for label, falls in zip(ids.tolist(), maps, strict=True)
+    )  # fmt: skip
 
 
 def write_maps(maps: Sequence[Any], path: str | Path) -> None:

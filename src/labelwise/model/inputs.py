@@ -28,6 +28,7 @@ from labelwise.errors import DataError, ModelFormatError
 from labelwise.io.folder import get_tensor
 from labelwise.io.tensors import is_increasing
 from labelwise.model.feature_width import FeatureWidth
+from labelwise.nn.config import TrainingConfig, without_validation
 from labelwise.runtime.progress import progress
 from labelwise.runtime.time_budget import TimeBudget, timed_blocks
 from labelwise.strings import Strings
@@ -207,6 +208,15 @@ def split_for_early_stopping(
     if valid is not None or round(fraction * len(data)) in (0, len(data)):
         return data, valid
     return data.split(fraction, seed)
+
+
+def hold_out(
+    data: Dataset, valid: Dataset | None, config: Any, most: int
+) -> tuple[Dataset, Dataset | None, TrainingConfig]:
+    """Training and held-out documents by the config, and its settings of training: without any, no validation."""
+    training = config.training
+    train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, most, training.seed)
+    return train, held_out, training if held_out is not None else without_validation(training, type(config)().training)
 
 
 def predict_in_time(

@@ -5,9 +5,9 @@ Settings that are null have torch's defaults, read from torch itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -221,6 +221,27 @@ class TrainingConfig(Config):
         """The settings that affect the result, as plain values."""
         hashed_before = {"log_every": type(self).model_fields["log_every"].default}  # so older work is still found
         return {**deciding_fields(self, PART), **hashed_before}
+
+
+class WordTraining(TrainingConfig):
+    """Training of recurrent networks: Adam at a constant rate, adaptive clipping, the mean of weights (SWA)."""
+
+    batch_size: Count = 40
+    """Maximum number of documents per batch."""
+    clip: Positive | Literal["adaptive"] | None = "adaptive"
+    """Maximum gradient norm over all parameters; `adaptive` allows five times the largest of the last five."""
+    optimiser: OptimiserConfig = OptimiserConfig(name="adam")
+    """The optimiser and its settings."""
+    schedule: ScheduleConfig = ScheduleConfig(kind="constant")
+    """The learning rate schedule."""
+    averaging: AveragingConfig = AveragingConfig(kind="swa", start=0.3, window=5)
+    """Weight averaging; `every: null` averages ten states per epoch, or one every 100 steps."""
+    validate_every: Count | Literal["epoch"] | None = 100
+    """Steps between two validations, or every epoch, or null: never."""
+    metric: str = "nDCG@5"
+    """The metric that decides which weights are best."""
+    early_stopping: EarlyStoppingConfig | None = EarlyStoppingConfig(patience=20)
+    """Stop when the metric has stopped improving; null: never."""
 
 
 def without_validation(training: TrainingConfig, default: TrainingConfig) -> TrainingConfig:
@@ -808,3 +829,182 @@ class MarginConfig(Config):
         """The settings of groups, as a head of multi-head encoding has them."""
         names = ("radices", "order", "negatives", "sampled_groups", "sampled_fraction", "block")
         return DigitHeadConfig(kind="sampling", **{name: getattr(self, name) for name in names})
+
+
+# --- networks ---
+# What methods with one encoder and one head have in common.
+
+
+class NetworkConfig(Config):
+    """An encoder with a head; a method has its own `head` and its own default of `training`."""
+
+    if TYPE_CHECKING:
+        head: Any
+
+    def head_for(self, n_labels: int) -> Any:
+        """The settings of the head for a number of labels."""
+        return self.head
+
+
+class TextNetworkConfig(NetworkConfig):
+    """Parameters of a text encoder with a head."""
+
+    encoder: EncoderConfig = EncoderConfig()
+    """The pretrained encoder and its tokenization."""
+    head: Any = None
+    """The head."""
+    training: TrainingConfig = TrainingConfig()
+    """Settings of training."""
+    head_epochs: Annotated[int, Field(ge=0)] | None = None
+    """Epochs in which only the head is trained, on the vectors of the pretrained encoder, before both are trained
+    together: the texts are encoded once more, and gradients of an untrained head do not disturb the encoder.
+    null is 10, and 0 if the encoder is frozen or starts from random weights."""
+    valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """Fraction of the training documents held out to choose the best weights when the data has no valid part; at
+    most 2,000 documents."""
+    monitor: MonitorConfig = MonitorConfig()
+    """Detects collapse during training."""
+
+    @classmethod
+    def filled_in(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The parameters, with settings of the encoder of a saved model that they name."""
+        from labelwise.nn.text.saved_encoder import with_saved_settings
+
+        return with_saved_settings(given)
+
+    @model_validator(mode="after")
+    def _frozen_encoders_have_no_second_stage(self) -> Self:
+        if self.encoder.frozen and self.head_epochs:
+            raise ValueError("head_epochs: with a frozen encoder only the head is trained anyway, for training.epochs")
+        return self
+
+    def epochs_of_the_head(self) -> int:
+        """Epochs in which only the head is trained, before both are."""
+        usual = 0 if self.encoder.starts_random or self.encoder.frozen else 10
+        return usual if self.head_epochs is None else self.head_epochs
+
+
+class ImageNetworkConfig(NetworkConfig):
+    """Parameters of an encoder of images with a head."""
+
+    image: ImageConfig = ImageConfig()
+    """How images are read and augmented."""
+    training: TrainingConfig = TrainingConfig()
+    """Settings of training."""
+    valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """Fraction of the training images held out to choose the best weights when the data has no valid part; at most
+    5,000."""
+    monitor: MonitorConfig = MonitorConfig(attention=False)
+    """Detects collapse during training."""
+
+    @model_validator(mode="after")
+    def _check_images(self) -> Self:
+        if self.monitor.enabled and self.monitor.attention:
+            raise ValueError("monitor.attention: networks of images have no attention to read; leave it false")
+        if self.training.tokens_per_batch is not None:
+            raise ValueError("training.tokens_per_batch has no effect: images have no tokens; set batch_size")
+        return self
+
+
+# --- fine-tuning ---
+# Of an encoder through the levels of a label tree.
+
+PER_LEVEL = ("level_steps", "level_rates", "level_warmup")
+LEVEL_TRAINING = TrainingConfig(
+    epochs=1,
+    optimiser=OptimiserConfig(name="adamw", rate=5e-5, weight_decay=0.0),
+    schedule=ScheduleConfig(kind="linear", warmup=0.1),
+    validate_every=None,
+    metric="P@5",
+)
+
+
+class FineTuningConfig(Config):
+    """Fine-tuning through the levels of a preliminary tree, from coarse to fine."""
+
+    leaf_size: Annotated[int, Field(ge=1)] = 16
+    """Maximum number of labels per leaf cluster of the preliminary tree."""
+    branching: Annotated[int, Field(ge=2)] = 16
+    """Children per inner node of the preliminary tree."""
+    top_nodes: Annotated[int, Field(ge=2)] = 128
+    """Nodes are joined, `branching` under one, level by level, until a level has at most this many: it is the top
+    level, the first that is fine-tuned. A larger number means fewer levels."""
+    keep_tree: bool = False
+    """Rank with the preliminary tree; otherwise labels are clustered again, by words and vectors."""
+    max_nodes: Annotated[int, Field(ge=2)] = 32_768
+    """Levels with more nodes are not fine-tuned."""
+    documents: Count | None = None
+    """Maximum number of documents to fine-tune on, drawn at random; null: all."""
+    loss: LossConfig = LossConfig(name="squared_hinge", reduction="mean")
+    """The loss of a node's score, over the nodes that are scored for a document."""
+    weighted: bool = True
+    """Weight the loss of a true node by the number of the document's labels below it."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Dropout rate of a document's vector."""
+    first_head: Literal["linear", "random"] = "linear"
+    """Initial weights of the first level's outputs: linear classifiers on the vectors of the pretrained encoder, which
+    encodes all documents for that, or random."""
+    bootstrap: Literal["linear", "weighted", "inherit", "none"] = "weighted"
+    """Initial weights of the outputs below the first level: linear classifiers on the current vectors, the same with
+    examples weighted by the number of labels below a node, the parent's weights, or random."""
+    bootstrap_cost: Positive = 100.0
+    """Cost of examples in these classifiers relative to the regularization of weights (C)."""
+    negatives: Literal["teacher", "linear", "network"] = "linear"
+    """Nodes scored besides the siblings of true nodes: none; those below the nodes that are ranked highest above, by
+    linear classifiers on words and vectors or by the network itself."""
+    beam: Count = 10
+    """Nodes per document that are ranked highest."""
+    training: TrainingConfig = LEVEL_TRAINING
+    """Settings of training, for each level."""
+    level_steps: Annotated[list[Count], Field(min_length=1)] | None = None
+    """Instead of `training.steps` and `training.epochs`: steps for each level from the top."""
+    level_rates: Annotated[list[Positive], Field(min_length=1)] | None = None
+    """Instead of `training.optimiser.rate`: a learning rate for each level."""
+    level_warmup: Annotated[list[NotNegative], Field(min_length=1)] | None = None
+    """Instead of `training.schedule.warmup`: steps of warm-up for each level; below 1 a fraction of its steps."""
+    valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Fraction of the training documents held out to choose the best weights of each level when the data has no valid
+    part; at most 2,000 documents. Used with `training.validate_every`."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.training.time_budget is not None:
+            raise ValueError("training.time_budget: set the method's time_budget, which limits all of fit")
+        if self.training.validate_every is None and self.valid_fraction:
+            raise ValueError("valid_fraction holds out documents to validate with; set training.validate_every as well")
+        if self.loss.name == "softmax":
+            raise ValueError("loss.name: softmax is a loss of all labels together; levels of a tree score a few nodes")
+        return self
+
+    def trained_levels(self, sizes: Sequence[int]) -> list[int]:
+        """The numbers of nodes of the levels that are fine-tuned, of a tree with levels of these sizes."""
+        trained = [size for size in sizes if size <= self.max_nodes]
+        if not trained:
+            raise ConfigError(
+                f"fine_tuning.max_nodes: the top level of the tree has {sizes[0]:,} nodes, more than "
+                f"{self.max_nodes:,}; there is nothing to train"
+            )
+        return trained
+
+    def trainings(self, sizes: Sequence[int]) -> tuple[TrainingConfig, ...]:
+        """The settings of each level; `sizes` are the numbers of nodes of the levels that are trained."""
+        for field in PER_LEVEL:
+            values = getattr(self, field)
+            if values is not None and len(values) != len(sizes):
+                nodes = ", ".join(f"{size:,}" for size in sizes)
+                raise ConfigError(
+                    f"fine_tuning.{field} has {len(values)} entries, but {len(sizes)} levels are trained ({nodes} "
+                    "nodes); give one entry per level, or change leaf_size, branching, top_nodes or max_nodes"
+                )
+        return tuple(self._training(depth) for depth in range(len(sizes)))
+
+    def _training(self, depth: int) -> TrainingConfig:
+        training = self.training
+        changed: dict[str, Any] = {"seed": training.seed + depth}
+        if self.level_steps is not None:
+            changed |= {"steps": self.level_steps[depth], "epochs": None}
+        if self.level_rates is not None:
+            changed["optimiser"] = training.optimiser.model_copy(update={"rate": self.level_rates[depth]})
+        if self.level_warmup is not None:
+            changed["schedule"] = ScheduleConfig(kind=training.schedule.kind, warmup=self.level_warmup[depth])
+        return training.model_copy(update=changed)

@@ -23,10 +23,17 @@ from labelwise.costs import (
     Cost,
     DataShape,
 )
-from labelwise.errors import ConfigError
+from labelwise.errors import ConfigError, import_required
 from labelwise.linear.cost import linear_tree_cost
-from labelwise.nn.config import TINY, EncoderConfig, TrainingConfig
-from labelwise.nn.fine_tuning_settings import FineTuningConfig
+from labelwise.nn.config import (
+    TINY,
+    DigitHeadConfig,
+    EncoderConfig,
+    FineTuningConfig,
+    ImageNetworkConfig,
+    TextNetworkConfig,
+    TrainingConfig,
+)
 
 FLOAT = 4
 STATES = 4
@@ -155,6 +162,38 @@ def label_attention_size(width: float, words: float, attended: float, labels: fl
     return NetworkSize(dense, attended * each, min(attended, 8192) * (width + sum(hidden)), labels * width)
 
 
+def attention_xml_cost(config: Any, shape: DataShape, constants: Constants) -> Cost:
+    """One network per level; of all but the first, a document's candidates are the children of some nodes."""
+    size, width, words = recurrent_size(shape, config.words, config.recurrent)
+    levels = [shape.labels]
+    if not config.flat:
+        groups = 1 << max(0, math.ceil(math.log2(shape.labels / config.cluster_size)))
+        levels = [*(config.levels or [groups]), shape.labels]
+    total, above = None, None
+    for nodes in levels:
+        attended = nodes if above is None else min(nodes, config.beam_width * nodes / above)
+        level = size + label_attention_size(width, words, attended, nodes, config.hidden)
+        cost = network_cost(shape, constants, "recurrent", level, config.training, ranks=True)
+        total = cost if total is None else total + cost
+        above = nodes
+    assert total is not None
+    trees = config.trees
+    return replace(
+        total, network=trees * total.network, operations=trees * total.operations, model=trees * total.model,
+        latency=trees * total.latency, steps=trees * total.steps,
+    )  # fmt: skip
+
+
+def bigru_cost(config: Any, shape: DataShape, constants: Constants) -> Cost:
+    """One network, with label-wise attention or without."""
+    size, width, words = recurrent_size(shape, config.words, config.recurrent)
+    if config.attention == "label":
+        size += label_attention_size(width, words, shape.labels, shape.labels, [])
+    else:
+        size += head_size(shape.labels, width, shape.labels)
+    return network_cost(shape, constants, "recurrent", size, config.training, ranks=True)
+
+
 def bucket_size(shape: DataShape, rows: int, hidden: list[int], buckets: int) -> NetworkSize:
     """One repetition of bucket networks: sparse features, layers, buckets."""
     layers = [*hidden, buckets]
@@ -253,12 +292,43 @@ def encoder_part(shape: DataShape, config: EncoderConfig) -> tuple[NetworkSize, 
     return trained, size.width * config.layers
 
 
-def text_network_cost(shape: DataShape, constants: Constants, config: Any, head: NetworkSize) -> Cost:
+def network_head_size(config: Any, labels: int, width: float) -> NetworkSize:
+    """The head of a method with one encoder and one head."""
+    if isinstance(config.head, DigitHeadConfig):
+        return digit_head_size(config.head, labels, width)
+    if getattr(config, "num_group", 0):
+        return grouped_head_size(labels, width, config.num_group, config.groups, config.bottleneck)
+    return head_size(labels, width, labels)
+
+
+def text_network_cost(config: TextNetworkConfig, shape: DataShape, constants: Constants) -> Cost:
     """An encoder with a head; before both are trained, the texts may be encoded once to train the head alone."""
-    encoder, _ = encoder_part(shape, config.encoder)
-    cost = network_cost(shape, constants, TRANSFORMER, encoder + head, config.training)
+    encoder, width = encoder_part(shape, config.encoder)
+    size = encoder + network_head_size(config, shape.labels, width)
+    cost = network_cost(shape, constants, TRANSFORMER, size, config.training)
     first = 0 if config.encoder.starts_random or config.head_epochs == 0 else 1
     return cost if not (first or config.encoder.frozen) else with_encoding(cost, shape, constants, config.encoder)
+
+
+def image_network_cost(config: ImageNetworkConfig, shape: DataShape, constants: Constants) -> Cost:
+    """An encoder of images with a head; operations are counted in a forward pass of the untrained network."""
+    import_required("the cost of a network for images", "vision", "torch", "pillow")
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from labelwise.nn.images.networks import image_backbone
+
+    image, kept = config.image, []
+    backbone = image_backbone(config).eval()
+    for module in backbone.modules():
+        module.register_forward_hook(lambda _, __, output: kept.append(output.numel()))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        width = backbone(torch.zeros(1, image.channels, image.size, image.size)).shape[1]
+    weights = sum(parameter.numel() for parameter in backbone.parameters())
+    encoder = NetworkSize(weights, counter.get_total_flops(), sum(kept))
+    pixels = replace(shape, words=None, nonzeros=image.size**2 * image.channels / 8)
+    size = encoder + network_head_size(config, shape.labels, width)
+    return network_cost(pixels, constants, "image", size, config.training)
 
 
 def with_encoding(cost: Cost, shape: DataShape, constants: Constants, config: EncoderConfig) -> Cost:

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelwise.data.hashing import text_hashes
-from labelwise.nn.inputs import Encoder, Inputs, SomeBatch, SomeInputs, batches_by_length, tensors_of
+from labelwise.nn.inputs import Batch, Encoder, Inputs, Part, batches_by_length, tensors_of
 from labelwise.nn.vector_cache import VectorCache, size_limit
+from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.device import limited_threads
 from labelwise.runtime.finished import fingerprint
 from labelwise.runtime.memory import keep_freed_memory
 from labelwise.runtime.progress import Progress, progress
 from labelwise.runtime.threads import run_stream
-from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget, check_pace, timed_blocks
 from labelwise.strings import Strings
+from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 if TYPE_CHECKING:
+    from labelwise.nn.heads.base import Head
     from labelwise.nn.text.transformer import TransformerEncoder
 
 
@@ -40,8 +42,12 @@ BLOCK = 1024
 """Documents that are encoded, and kept, at a time."""
 
 
-def vectors_in_batches(encoder: Encoder, inputs: Inputs, what: str) -> Generator[tuple[np.ndarray, Tensor], None, None]:
+def vectors_in_batches(
+    encoder: Encoder, inputs: Inputs, what: str, budget: Budget = NO_LIMIT
+) -> Generator[tuple[np.ndarray, Tensor], None, None]:
     """Encode documents in order of length; yields the indices and vectors [documents, width] of each batch.
+
+    Raises `OutOfTimeError` as soon as the last batch is expected to end after the budget.
 
     On a CPU every thread encodes batches of its own: layers of small encoders are over before threads have divided them
     among themselves, and vectors do not depend on the number of threads. Fewer batches than threads share all threads.
@@ -65,7 +71,7 @@ def vectors_in_batches(encoder: Encoder, inputs: Inputs, what: str) -> Generator
             yield rows, vectors
             step(len(rows))
             done += int(lengths[rows].sum())
-            check_pace(begin, done, total)
+            budget.check_pace(begin, done, total)
 
 
 def encode_inputs(encoder: Encoder, inputs: Inputs, what: str) -> np.ndarray:
@@ -82,7 +88,7 @@ def encoded_blocks(
     inputs: Inputs,
     step: Progress,
     what: str,
-    budget: TimeBudget,
+    budget: Budget,
     seed: int,
     find: Callable[[np.ndarray], np.ndarray | None] | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -92,13 +98,13 @@ def encoded_blocks(
     """
     order = np.arange(len(inputs))
     if budget.is_limited:
-        blocks = timed_blocks(np.random.default_rng(seed).permutation(order), budget)
+        blocks = budget.blocks(np.random.default_rng(seed).permutation(order))
     else:
         blocks = (order[begin : begin + BLOCK] for begin in range(0, len(order), BLOCK))
     for rows in blocks:
         with step.part(len(rows)):
             known = None if find is None else find(rows)
-            yield rows, encode_inputs(encoder, SomeInputs(inputs, rows), what) if known is None else known
+            yield rows, encode_inputs(encoder, Part(inputs, rows=rows), what) if known is None else known
 
 
 log = logging.getLogger("labelwise")
@@ -132,7 +138,11 @@ def open_cache(encoder: TransformerEncoder, folder: Path) -> VectorCache:
 
 
 def encode_corpus(
-    encoder: TransformerEncoder, texts: Strings, *, folder: Path | VectorCache | None = None, what: str = "encoding"
+    encoder: TransformerEncoder,
+    texts: Strings,
+    *,
+    folder: Path | VectorCache | None = None,
+    what: str = "encoding",
 ) -> np.ndarray:
     """One vector per text, float32 [texts, width], the same to the last bit with and without a folder.
 
@@ -150,7 +160,7 @@ def encode_some_texts(
     *,
     folder: Path | VectorCache | None = None,
     what: str = "encoding",
-    budget: TimeBudget = NO_LIMIT,
+    budget: Budget = NO_LIMIT,
     seed: int = 0,
     inputs: Inputs | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -172,7 +182,7 @@ def encode_some_texts(
     rows = distinct.rows[missing]
     with progress(what, len(vectors), seconds_left=budget.remaining if budget.is_limited else None) as step:
         step.start_at(len(vectors) - len(missing))
-        inputs = encoder.tokenizer.encode(texts[rows], encoder.config) if inputs is None else SomeInputs(inputs, rows)
+        inputs = encoder.tokenizer.encode(texts[rows], encoder.config) if inputs is None else Part(inputs, rows=rows)
         find = None if cache is None else lambda block: cache.known(distinct.hashes[missing[block]])
         for block, encoded in encoded_blocks(encoder, inputs, step, what, budget, seed, find):
             vectors[missing[block]] = encoded
@@ -213,10 +223,10 @@ class MirroredInputs:
         """Those of the images."""
         return self.inputs.lengths
 
-    def batch(self, documents: np.ndarray) -> SomeBatch:
+    def batch(self, documents: np.ndarray, epoch: int | None = None) -> Batch:
         """The given images."""
-        batch = self.inputs.batch(documents)
-        return SomeBatch(batch.rows, tuple(np.ascontiguousarray(array[..., ::-1]) for array in batch.arrays))
+        batch = self.inputs.batch(documents, epoch)
+        return Batch(batch.rows, tuple(np.ascontiguousarray(array[..., ::-1]) for array in batch.arrays))
 
     def identity(self) -> tuple[np.ndarray, ...]:
         """The arrays of the images, and a mark."""
@@ -226,3 +236,35 @@ class MirroredInputs:
 def encode_with_mirror(encoder: Encoder, inputs: Inputs, what: str) -> np.ndarray:
     """The sum of the vectors of each image and of its mirror image."""
     return encode_inputs(encoder, inputs, what) + encode_inputs(encoder, MirroredInputs(inputs), what)
+
+
+# --- with a head ---
+
+
+class EncoderHead(nn.Module):
+    """An encoder and a head; `forward` returns the documents' vectors."""
+
+    def __init__(self, encoder: Encoder, head: Head) -> None:
+        super().__init__()
+        self.encoder: Any = encoder
+        self.head = head
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Vectors of a batch."""
+        return self.encoder(*inputs)
+
+    def best(self, inputs: Inputs, k: int, what: str) -> TopK:
+        """The k best labels of each document, with probabilities as scores."""
+        with closing(vectors_in_batches(self.encoder, inputs, what)) as batches:
+            return best_labels(self.head, batches, len(inputs), k)
+
+
+def best_labels(head: Head, batches: Iterable[tuple[np.ndarray, Tensor]], count: int, k: int) -> TopK:
+    """The k best labels of documents whose vectors come in batches, in any order."""
+    ids = np.empty((count, k), np.int32)
+    scores = np.empty((count, k), np.float32)
+    for documents, vectors in batches:
+        labels, best = head.best(vectors, k)
+        scores[documents] = torch.where(labels == NO_LABEL, best, head.probabilities(best)).cpu().numpy()
+        ids[documents] = labels.cpu().numpy()
+    return sorted_by_score(ids, scores)

@@ -29,7 +29,7 @@ from labelwise.strings import Strings
 
 if TYPE_CHECKING:
     from labelwise.nn.text.transformer import AttentionMap, TransformerEncoder
-    from labelwise.nn.train.callbacks import History
+    from labelwise.nn.train.loop import History
     from labelwise.runtime.job import Job
 
 log = logging.getLogger("labelwise")

@@ -1,26 +1,96 @@
-"""Fine-tuning of an encoder through the levels of a label tree, from coarse to fine."""
+"""Fine-tuning of an encoder through the levels of a label tree, from coarse to fine.
+
+One encoder is trained level after level, each time with a new head: all nodes at the top, below it the children of a
+document's true nodes and of those that are ranked highest above. A new head starts from linear classifiers on the
+vectors that the encoder gives by then, so that it does not disturb what the encoder has learned. Every level resumes;
+what is computed between two levels is kept as well.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor, nn
+
+from labelwise.data.csr import Blocks
 from labelwise.data.dataset import Dataset
+from labelwise.features.rows import FeatureOrder, FeatureRows
+from labelwise.features.vectors import VectorScaling
 from labelwise.labelspace.tree import LabelTree
-from labelwise.linear.solver import SolverConfig
-from labelwise.nn.config import without_validation
-from labelwise.nn.fine_tuning_settings import LEVEL_TRAINING
-from labelwise.nn.train.fine_tuning import EncoderTreeTraining, LevelRecipe, check_fine_tuning_memory
-from labelwise.nn.train.levels import TreeData
+from labelwise.linear.search import beam_search
+from labelwise.linear.settings import SearchSettings, TrainingSettings
+from labelwise.linear.solver import LevelTrainer, PassLimit, SolverConfig, SolverPace, chunks_of, squared_norms
+from labelwise.linear.train import TrainingExamples, train_tree
+from labelwise.nn.config import LEVEL_TRAINING, FineTuningConfig, HeadConfig, TrainingConfig, without_validation
+from labelwise.nn.encode import EncoderHead, encode_some_texts
+from labelwise.nn.heads.linear import Outputs
+from labelwise.nn.inputs import Part, Vectors
+from labelwise.nn.level_networks import best_nodes
+from labelwise.nn.levels import Parents
+from labelwise.nn.memory import check_fine_tuning_memory
+from labelwise.nn.train.fit import Fit
+from labelwise.nn.train.levels import level_targets, tensors_of_tops, with_candidates, with_parents
+from labelwise.nn.train.loop import train
+from labelwise.nn.vector_cache import cache_folder
+from labelwise.runtime.budget import Budget
 from labelwise.runtime.device import computing_device, torch_threads
 from labelwise.runtime.job import Job
+from labelwise.runtime.progress import stage
+from labelwise.runtime.results import Arrays
+from labelwise.runtime.tasks import HERE
 from labelwise.strings import Strings
+from labelwise.topk import NO_LABEL, TopK
 
 if TYPE_CHECKING:
-    from labelwise.nn.train.callbacks import History
+    from labelwise.nn.train.loop import History
 
 log = logging.getLogger("labelwise")
+
+ENCODING_TIME = 0.25
+"""Fraction of the time budget that encoding the documents, once per level, may take."""
+MATCHER_TIME, HEAD_TIME = 0.25, 0.3
+"""Fractions of a level's time budget that classifiers which rank the nodes above may take, and those that its outputs
+start from."""
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Documents with their TF-IDF."""
+
+    data: Dataset
+    words: Any
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @property
+    def name(self) -> str:
+        return self.data.name
+
+    @property
+    def texts(self) -> Strings:
+        return self.data.texts or Strings.of(())
+
+    def take(self, rows: np.ndarray) -> Documents:
+        return Documents(self.data.take(rows), self.words[rows])
+
+
+class NodeOutputs(Outputs):
+    """Outputs of a level's nodes; probabilities of margins are those of linear trees."""
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Margins as exp(-max(0, 1 - margin)^3), log-odds as probabilities."""
+        if "hinge" in self.config.loss.name:
+            return torch.exp(-((1 - scores).clamp_min(0) ** 3))
+        return torch.sigmoid(scores)
 
 
 def fine_tune(
@@ -35,36 +105,207 @@ def fine_tune(
 
     `parts` are the training documents and held-out ones, or None, `words` their TF-IDF.
     """
-    fine = config.fine_tuning
+    fine: FineTuningConfig = config.fine_tuning
     sizes = fine.trained_levels(tree.sizes)
     trainings = fine.trainings(sizes)
-    if parts[1] is None:
-        trainings = tuple(without_validation(training, LEVEL_TRAINING) for training in trainings)
     check_fine_tuning_memory(encoder, sizes, len(parts[0] or ()), fine.training, config.memory)
     log.info("fine-tuning: %d levels of %s nodes", len(sizes), ", ".join(f"{size:,}" for size in sizes))
-    cost = {"cost_positive": fine.bootstrap_cost, "cost_negative": fine.bootstrap_cost, "threshold": 0.0}
-    recipe = LevelRecipe(
-        loss=fine.loss,
-        weighted=fine.weighted,
-        dropout=fine.dropout,
-        bootstrap=fine.bootstrap,
-        first_bootstrap="linear" if fine.first_head == "linear" else "none",
-        bootstrap_solver=SolverConfig(**cost),
-        matcher=None if fine.negatives == "teacher" else fine.negatives,
-        vector_scale=config.vector_scale,
-        trainings=trainings,
-    )
+    encoder.to(computing_device())  # all documents are encoded before the first level is trained
     with torch_threads():
-        encoder.to(computing_device())  # all documents are encoded before the first level is trained
-        data: list[Any] = [
-            None if part is None else TreeData(_tokens(encoder, part), part.labels, part.texts or Strings.of(()), rows)
-            for part, rows in zip(parts, words, strict=True)
-        ]
-        training = EncoderTreeTraining(
-            fine.beam, trainings[0], job, "", job.fingerprint("fine-tuning"), encoder, recipe
-        )
-        return training.train_levels(tree, len(sizes), *data)[1]
+        data = [None if one is None else Documents(one, rows) for one, rows in zip(parts, words, strict=True)]
+        share = ENCODING_TIME / len(sizes)
+        found = job.some(data, lambda part: encode_some_texts(encoder, part.texts, what="encoding"), share)
+        documents = [part for part in found if part is not None]
+        if len(documents) == 1:
+            trainings = tuple(without_validation(training, LEVEL_TRAINING) for training in trainings)
+        return _train_levels(encoder, tree, documents, trainings, fine, config.vector_scale, job)
 
 
-def _tokens(encoder: Any, part: Dataset) -> Any:
-    return encoder.tokenizer.encode(part.texts or Strings.of(()), encoder.config)
+def _train_levels(
+    encoder: Any,
+    tree: LabelTree,
+    documents: Sequence[Documents],
+    trainings: Sequence[TrainingConfig],
+    fine: FineTuningConfig,
+    vector_scale: float,
+    job: Job,
+) -> list[History]:
+    targets = [level_targets(tree, part.data.labels, counts=True) for part in documents]
+    tokens = [encoder.tokenizer.encode(part.texts, encoder.config) for part in documents]
+    parts = [Part(ids, features=part.words) for ids, part in zip(tokens, documents, strict=True)]
+    above: Any = None
+    histories = []
+    for depth, training in enumerate(trainings):
+        title = f"level {depth + 1} of {len(trainings)}" if len(trainings) > 1 else ""
+        with job.stage(f"level{depth}", 1 / (len(trainings) - depth), title) as part:
+            folder = None if job.folder is None else job.folder / "vectors"
+            if depth == 0 and not encoder.config.starts_random:
+                folder = cache_folder(len(documents[0]))  # the encoder is as it was published
+            # computed when first asked for: an earlier attempt may have kept what follows from them
+            vectors = [cache(partial(_encoded, encoder, *one, folder)) for one in zip(documents, tokens, strict=True)]
+            if depth:
+                rank = partial(_ranked, above, tree, depth, parts, targets[0], vectors, fine, vector_scale)
+                tops = part.kept("ranking", lambda rank=rank, budget=part.budget: rank(budget.part(MATCHER_TIME)))
+                parts = with_parents(parts, tops, tree, depth)
+            parts = [replace(one, labels=own[depth]) for one, own in zip(parts, targets, strict=True)]
+            some = with_candidates(parts, targets[0][depth - 1], _nodes_per_document(targets[0][depth - 1], fine))
+            head = _new_head(encoder.width, some[0], depth, fine)
+            how = fine.bootstrap if depth else "linear" if fine.first_head == "linear" else "none"
+            if how == "inherit":
+                head.load(*(table.detach().cpu().numpy()[tree.parents[depth]] for table in (above.weight, above.bias)))
+            elif how != "none":
+                first = partial(_linear_head, vectors[0], some[0], fine, how == "weighted", depth)
+                kept = part.kept("head", lambda first=first, budget=part.budget: first(budget.part(HEAD_TIME)))
+                head.load(kept["weight"], kept["bias"])
+            vectors.clear()
+            network = EncoderHead(encoder, head)
+            valid = some[1] if len(some) > 1 else None
+            fit = Fit(network, some[0], valid, training, of_level=True, weighted=fine.weighted)
+            histories.append(train(fit, training, job=part, title="training"))
+            above = head
+    return histories
+
+
+def _encoded(encoder: Any, part: Documents, tokens: Any, folder: Path | None) -> np.ndarray:
+    """Vectors of the documents by the current encoder; those known in the folder are read from it."""
+    return encode_some_texts(encoder, part.texts, folder=folder, inputs=tokens)[1]
+
+
+def _new_head(width: int, part: Part, depth: int, fine: FineTuningConfig) -> NodeOutputs:
+    """Outputs of the nodes of a level, drawn at random."""
+    n_documents, n_nodes = part.labels.shape
+    settings = HeadConfig(loss=fine.loss, dropout=fine.dropout, bias="zero" if depth else "prior")
+    counts = np.bincount(part.labels.indices, minlength=n_nodes)
+    return NodeOutputs(width, n_nodes, settings).initialise(counts, n_documents, fine.training.seed + depth)
+
+
+def _nodes_per_document(true: Any, fine: FineTuningConfig) -> int:
+    """Parents per document whose children are scored: all true nodes, and as many ranked ones as the beam has."""
+    most = int(np.diff(true.indptr).max(initial=0))
+    return min(most + (0 if fine.negatives == "teacher" else fine.beam), true.shape[1])
+
+
+# --- nodes that are ranked highest ---
+
+
+def _ranked(
+    above: Any,
+    tree: LabelTree,
+    depth: int,
+    parts: Sequence[Part],
+    targets: Sequence[Any],
+    vectors: Sequence[Callable[[], np.ndarray]],
+    fine: FineTuningConfig,
+    vector_scale: float,
+    budget: Budget,
+) -> Arrays:
+    """The best nodes of the level above, by linear classifiers on words and vectors or by its own head."""
+    count = min(fine.beam, tree.sizes[depth - 1])
+    encoded = [vectors_of() for vectors_of in vectors]
+    if fine.negatives == "linear":
+        scaling = VectorScaling.learn(encoded[0], vector_scale)
+        features = [Blocks(part.features, scaling.apply(own)) for part, own in zip(parts, encoded, strict=True)]
+        return tensors_of_tops(matched_nodes(tree, targets[:depth], features, count, fine.training.seed, budget))
+    on_vectors, tops = EncoderHead(nn.Identity(), above), []  # type: ignore[bad-argument-type]
+    for number, (part, own) in enumerate(zip(parts, encoded, strict=True)):
+        if fine.negatives == "teacher" and number == 0:  # only siblings of true nodes are negatives
+            none = np.full((len(part), 1), NO_LABEL, np.int32)
+            tops.append(TopK(none, np.full(none.shape, -np.inf, np.float32)))
+        else:
+            tops.append(best_nodes(on_vectors, Part(Vectors(own), parents=part.parents), count, "ranking"))
+    return tensors_of_tops(tops)
+
+
+def matched_nodes(
+    tree: LabelTree,
+    targets: Sequence[Any],
+    features: Sequence[Blocks],
+    k: int,
+    seed: int,
+    budget: Budget,
+) -> list[TopK]:
+    """The k best nodes of a level for the documents of each part; classifiers are trained on the first one.
+
+    Whenever the encoder has changed, those of all levels down to that one are trained; upper levels are small.
+    `targets` are those of the training documents at each level, down to the one whose nodes are ranked.
+    """
+    depth = len(targets)
+    width = tree.sizes[depth - 1]
+    top = LabelTree(tree.parents[:depth], np.arange(width, dtype=np.int32))
+    ordered = FeatureOrder.learn(features[0])
+    settings = TrainingSettings(search=SearchSettings(beam=k), negatives="matcher")
+    examples = TrainingExamples(ordered.rows, targets[-1], tasks=HERE)
+    with stage("the matcher"):
+        levels = train_tree(examples, top, targets, settings, Job(budget=budget), seed)
+    ranked = []
+    for number, part in enumerate(features):
+        rows = ordered.order.rows(part) if number else ordered.rows
+        ranked.append(beam_search(rows, levels, np.arange(width), k, min(k, width), settings.search.post_processor))
+    return ranked
+
+
+# --- initial weights of a head ---
+
+
+def _linear_head(
+    vectors: Callable[[], np.ndarray],
+    part: Part,
+    fine: FineTuningConfig,
+    weighted: bool,
+    depth: int,
+    budget: Budget,
+) -> Arrays:
+    cost = {"cost_positive": fine.bootstrap_cost, "cost_negative": fine.bootstrap_cost, "threshold": 0.0}
+    seed = fine.training.seed + depth
+    weight, bias = linear_head(vectors(), part.labels, part.parents, SolverConfig(**cost), weighted, seed, budget)
+    return {"weight": weight, "bias": bias}
+
+
+def linear_head(
+    vectors: np.ndarray,
+    targets: Any,
+    parents: Parents | None,
+    solver: SolverConfig,
+    weighted: bool,
+    seed: int,
+    budget: Budget,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weights [nodes, width] and biases of one classifier per node, each trained against its siblings.
+
+    Parameters
+    ----------
+    vectors
+        float32 [documents, width].
+    targets
+        CSR [documents, nodes].
+    parents
+        The nodes above whose children are candidates for a document: a node is trained on the documents that have its
+        parent there. None: on all documents.
+    solver, seed
+        As in linear trees.
+    weighted
+        Multiply the cost of a positive example by its value in `targets`.
+    budget
+        With little time the solver makes fewer passes.
+    """
+    empty = sparse.csr_array((len(vectors), 0), dtype=np.float32)
+    rows = FeatureRows.of(empty)._replace(shape=vectors.shape, dense=np.ascontiguousarray(vectors))
+    offsets = np.array([0, targets.shape[1]]) if parents is None else parents.offsets
+    chunks = chunks_of(offsets, None if parents is None else _documents(parents))
+    limit = PassLimit(budget, budget, SolverPace(rows))
+    trainer = LevelTrainer(rows, squared_norms(rows), targets, solver, weighted, seed, limit)
+    weight = np.zeros((targets.shape[1], vectors.shape[1]), np.float32)
+    bias = np.empty(targets.shape[1], np.float32)
+    for chunk, part in zip(chunks, trainer.train(chunks, "initial weights"), strict=True):
+        features = np.repeat(part.features, part.row_counts)
+        weight[chunk.first + part.lanes.astype(np.int64), features] = part.values
+        bias[chunk.first : chunk.last] = part.bias
+    return weight, bias
+
+
+def _documents(parents: Parents) -> Any:
+    """CSC [documents, parents]: the documents of each parent."""
+    rows, columns = np.nonzero(parents.nodes >= 0)
+    nodes = parents.nodes[rows, columns]
+    shape = (len(parents.nodes), len(parents.offsets) - 1)
+    return sparse.csc_array((np.ones(len(nodes), np.float32), (rows, nodes)), shape=shape)

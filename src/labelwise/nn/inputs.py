@@ -1,11 +1,13 @@
-"""Protocols of documents and encoders, for texts, images and vectors."""
+"""Documents as networks read them, their batches, and what an encoder is. Does not import torch."""
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -17,22 +19,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class InputBatch(Protocol):
+@dataclass(frozen=True)
+class Batch:
     """Some documents, ready for an encoder."""
 
-    @property
-    def rows(self) -> np.ndarray:
-        """Indices of the documents, in the order of the batch."""
-        ...
-
-    @property
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """The arguments of the encoder's `forward`."""
-        ...
+    rows: np.ndarray
+    """Indices of the documents, in the order of the batch."""
+    arrays: tuple[np.ndarray, ...]
+    """The arguments of the encoder's `forward`."""
 
 
 class Inputs(Protocol):
-    """Documents as an encoder reads them: `Tokens`, `WordTokens`, `ImageInputs`, `Vectors`."""
+    """Documents as an encoder reads them: `Tokens`, `WordTokens`, `ImageInputs`, `Vectors`, or a `Part` of some."""
 
     def __len__(self) -> int: ...
 
@@ -41,29 +39,17 @@ class Inputs(Protocol):
         """The length of each document, by which batches are formed."""
         ...
 
-    def batch(self, documents: np.ndarray) -> InputBatch:
-        """A batch of the given documents; it may hold them in another order."""
+    def batch(self, documents: np.ndarray, epoch: int | None = None) -> Any:
+        """A `Batch` of the given documents, which may hold them in another order.
+
+        In an epoch of training, documents that are augmented (images) have random changes, which depend on the seed,
+        the epoch and each document alone.
+        """
         ...
 
     def identity(self) -> tuple[np.ndarray, ...]:
         """The arrays that identify these documents, for fingerprints."""
         ...
-
-
-@runtime_checkable
-class AugmentedInputs(Protocol):
-    """Documents that are changed at random in training, such as images."""
-
-    def training_batch(self, documents: np.ndarray, epoch: int) -> InputBatch:
-        """A batch of the given documents, with changes that depend on the seed, the epoch and each document alone."""
-        ...
-
-
-def training_batch(inputs: Inputs, documents: np.ndarray, epoch: int) -> InputBatch:
-    """A batch to train on: with the random changes of the epoch, if there are any."""
-    if isinstance(inputs, AugmentedInputs):
-        return inputs.training_batch(documents, epoch)
-    return inputs.batch(documents)
 
 
 class Encoder(Protocol):
@@ -96,19 +82,6 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True)
-class VectorBatch:
-    """Vectors of some documents."""
-
-    rows: np.ndarray
-    vectors: np.ndarray
-
-    @property
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """The vectors."""
-        return (self.vectors,)
-
-
-@dataclass(frozen=True)
 class Vectors:
     """Documents given as vectors [documents, width], for example those of a frozen encoder."""
 
@@ -122,9 +95,9 @@ class Vectors:
         """1 for each document."""
         return np.ones(len(self), np.int64)
 
-    def batch(self, documents: np.ndarray) -> VectorBatch:
+    def batch(self, documents: np.ndarray, epoch: int | None = None) -> Batch:
         """The given documents, in that order."""
-        return VectorBatch(documents, self.values[documents])
+        return Batch(documents, (self.values[documents],))
 
     def identity(self) -> tuple[np.ndarray, ...]:
         """The vectors."""
@@ -132,52 +105,48 @@ class Vectors:
 
 
 @dataclass(frozen=True)
-class SomeBatch:
-    """A batch of some documents of others."""
-
-    rows: np.ndarray
-    arrays: tuple[np.ndarray, ...]
-
-
-@dataclass(frozen=True)
-class SomeInputs:
-    """Some documents of others, by their indices in ascending order."""
+class Part:
+    """Documents to train on, or held-out ones, as a network reads them; all of `inputs` or some."""
 
     inputs: Inputs
-    rows: np.ndarray
+    labels: Any = None
+    """CSR [documents, labels or nodes], sorted; columns that are unknown to the head may follow at the end."""
+    rows: np.ndarray | None = None
+    """Which of `inputs`, in ascending order; None: all. The other fields have a row for each of these."""
+    parents: Any = None
+    """Below the top of a label tree: the nodes whose children are candidates (`Parents`)."""
+    features: Any = None
+    """CSR of the documents' features, where they are needed next to the inputs."""
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.inputs) if self.rows is None else len(self.rows)
 
     @property
     def lengths(self) -> np.ndarray:
         """The length of each document."""
-        return self.inputs.lengths[self.rows]
+        return self.inputs.lengths if self.rows is None else self.inputs.lengths[self.rows]
 
-    def batch(self, documents: np.ndarray) -> SomeBatch:
-        """A batch of the given documents."""
-        batch = self.inputs.batch(self.rows[documents])
-        return SomeBatch(np.searchsorted(self.rows, batch.rows), batch.arrays)
-
-    def training_batch(self, documents: np.ndarray, epoch: int) -> SomeBatch:
+    def batch(self, documents: np.ndarray, epoch: int | None = None) -> Any:
         """A batch of the given documents, with the random changes of an epoch."""
-        batch = training_batch(self.inputs, self.rows[documents], epoch)
-        return SomeBatch(np.searchsorted(self.rows, batch.rows), batch.arrays)
+        if self.rows is None:
+            return self.inputs.batch(documents, epoch)
+        batch = self.inputs.batch(self.rows[documents], epoch)
+        return Batch(np.searchsorted(self.rows, batch.rows), batch.arrays)
 
     def identity(self) -> tuple[np.ndarray, ...]:
-        """The arrays of all documents, and the indices of these."""
-        return *self.inputs.identity(), self.rows
+        """The arrays that identify the documents and their labels."""
+        labels = () if self.labels is None else (self.labels.indptr, self.labels.indices)
+        return *self.inputs.identity(), *(() if self.rows is None else (self.rows,)), *labels
 
 
-def tensors_of(batch: InputBatch, device: Any = "cpu") -> tuple[Tensor, ...]:
+def tensors_of(batch: Any, device: Any = "cpu") -> tuple[Tensor, ...]:
     """The arrays of a batch as tensors."""
     import torch
 
     return tuple(torch.from_numpy(array).to(device, non_blocking=True) for array in batch.arrays)
 
 
-# --- batches ---
-# Batches of documents of similar length, so that little is padded. Does not import torch.
+# --- batches of documents of similar length, so that little is padded ---
 
 
 def cut_batches(
@@ -206,11 +175,6 @@ def batches_by_length(
     return cut_batches(order, lengths[order], batch_size or max_padded_length, max_padded_length)
 
 
-# --- batching ---
-# Batches of documents of similar length, for little padding. Does not import torch.
-#
-# The order depends on (seed, epoch) alone, so that a resumed run gets the same batches.
-
 POOL_BATCHES = 64
 
 
@@ -225,8 +189,9 @@ def length_batches(
 ) -> list[np.ndarray]:
     """Cut documents into batches of similar length; every document is in exactly one.
 
-    Documents are shuffled and cut into pools, each pool is sorted by length and cut into batches, and the batches are
-    shuffled. The padding of a pool is at most one batch of its longest minus its shortest document.
+    The order depends on (seed, epoch) alone, so that a resumed run gets the same batches. Documents are shuffled and
+    cut into pools, each pool is sorted by length and cut into batches, and the batches are shuffled. The padding of a
+    pool is at most one batch of its longest minus its shortest document.
 
     Parameters
     ----------
@@ -262,3 +227,72 @@ def length_batches(
 def training_batches(lengths: np.ndarray, config: TrainingConfig, epoch: int) -> list[np.ndarray]:
     """The batches of an epoch by the training config."""
     return length_batches(lengths, config.batch_size, config.tokens_per_batch, seed=config.seed, epoch=epoch)
+
+
+# --- arrays and tensors ---
+
+
+def as_array(tensor: Tensor) -> np.ndarray:
+    """A weight as a NumPy array; bfloat16, which NumPy lacks, becomes float32."""
+    import torch
+
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """A stored array as a tensor over the same memory. It is never written to, so torch's warning is silenced."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(np.asarray(array))
+
+
+# --- buffers ---
+# Memory that is reused at every step: new memory costs more than arithmetic where page faults are expensive.
+
+
+class Buffers:
+    """Named float32 buffers on a device, each as large as the largest size requested so far."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._held: dict[str, Tensor] = {}
+
+    def get(self, name: str, *shape: int) -> Tensor:
+        """The buffer of that name in that shape; its contents are undefined."""
+        import torch
+
+        count = math.prod(shape)
+        held = self._held.get(name)
+        if held is None or len(held) < count:
+            self._held.pop(name, None)
+            held = self._held[name] = torch.empty(count, device=self.device)
+        return held[:count].view(shape)
+
+
+class BufferPool:
+    """A pool of free `Buffers`. Each computation acquires one and releases it, so that threads never share one."""
+
+    def __init__(self) -> None:
+        self._free: list[Buffers] = []
+
+    def acquire(self, device: torch.device) -> Buffers:
+        """Buffers for the caller alone."""
+        try:
+            buffers = self._free.pop()
+        except IndexError:
+            return Buffers(device)
+        return buffers if buffers.device == device else Buffers(device)
+
+    def release(self, buffers: Buffers) -> None:
+        """Return buffers to the pool; nothing in them may be read afterwards."""
+        self._free.append(buffers)
+
+    def clear(self) -> None:
+        """Free all buffers that are not in use."""
+        self._free.clear()
+
+    def __reduce__(self) -> tuple[type[BufferPool], tuple[()]]:
+        return BufferPool, ()  # copies and pickles of a model leave out its buffers

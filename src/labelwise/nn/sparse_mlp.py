@@ -21,8 +21,8 @@ from torch.nn import functional
 
 from labelwise.data.csr import pick_rows
 from labelwise.kernels.networks import by_column, weighted_rows
-from labelwise.nn.arrays import as_tensor
 from labelwise.nn.buckets import NetworkShape, Repetition
+from labelwise.nn.inputs import as_tensor
 from labelwise.runtime.ranks import add_row_gradient
 from labelwise.runtime.threads import ranges, run_all, threads
 

@@ -48,6 +48,20 @@ def limited_threads(count: int, usual: int) -> Iterator[None]:
         torch.set_num_threads(usual)
 
 
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch's random numbers on the CPU start from a seed inside the block, and go on as before afterwards.
+
+    The generators of GPUs are neither seeded nor read: initial weights are drawn on the CPU.
+    """
+    before = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
+
+
 def _limit_after_fork() -> None:
     global _forked
     _forked = True

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 
@@ -27,27 +25,6 @@ def parse_duration(text: str) -> float:
     if seconds <= 0:
         raise ConfigError(f"'{text}' is not a time span; accepted: 90, 90s, 10m, 2h")
     return seconds
-
-
-_local = threading.local()
-
-
-@contextmanager
-def complete_within(budget: TimeBudget) -> Iterator[None]:
-    """Inside the block, work that calls `check_pace` raises `OutOfTimeError` once it cannot end in time."""
-    before = getattr(_local, "budget", None)
-    _local.budget = budget
-    try:
-        yield
-    finally:
-        _local.budget = before
-
-
-def check_pace(begin: float, done: float, total: float) -> None:
-    """Called by long work between its parts; see `complete_within`."""
-    budget = getattr(_local, "budget", None)
-    if budget is not None:
-        budget.check_pace(begin, done, total)
 
 
 def timed_blocks(order: np.ndarray, budget: TimeBudget) -> Iterator[np.ndarray]:

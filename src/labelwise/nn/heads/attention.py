@@ -13,9 +13,9 @@ end of a document has weight 0, and label vectors have gradients only in the row
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -23,7 +23,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from labelwise.nn.buffers import BufferPool, Buffers
+from labelwise.nn.heads.base import Head, States, Targets
+from labelwise.nn.heads.linear import exact_topk
+from labelwise.nn.heads.losses import label_priors
+from labelwise.nn.inputs import BufferPool, Buffers
 from labelwise.runtime.device import limited_threads
 from labelwise.runtime.ranks import add_row_gradient, divisor
 from labelwise.runtime.threads import run_all, threads
@@ -151,21 +154,8 @@ INITIAL_NORM = 4.0
 """Expected norm of the initial label vectors: with a much smaller one all labels start with nearly equal attention."""
 
 
-@dataclass(frozen=True)
-class AttentionInputs:
-    """States to attend to [documents, longest, width], in order of descending length.
-
-    `lengths` are on the CPU. `candidates` are label ids [documents, candidates], -1 where there is none; None for all
-    labels.
-    """
-
-    states: Tensor
-    lengths: Tensor
-    candidates: Tensor | None = None
-
-
-class LabelAttention(nn.Module):
-    """Scores labels by label-wise attention.
+class Attention(Head):
+    """Scores labels by label-wise attention to the states of words.
 
     Parameters
     ----------
@@ -175,47 +165,63 @@ class LabelAttention(nn.Module):
         Number of labels.
     output
         Layers from a view to a score.
-
-    With candidates the gradient of the label vectors (`weight`) is row-sparse, and `train` needs its name in `rows`.
     """
 
     def __init__(self, width: int, n_labels: int, output: SharedOutput | LabelOutput) -> None:
-        super().__init__()
+        super().__init__(n_labels)
         self.weight = nn.Parameter(torch.empty(n_labels, width))
         self.output = output
         self.pool = BufferPool()
 
+    def row_tables(self, candidates: bool = False) -> tuple[str, ...]:
+        """The label vectors if only candidates are scored."""
+        return ("weight",) if candidates else ()
+
     @torch.no_grad()
-    def initialise(self, seed: int, priors: np.ndarray | None = None) -> LabelAttention:
-        """Draw the initial label vectors, and the output layers if the labels' `priors` are given."""
+    def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
+        """Draw the initial label vectors, and the output layers with biases from the frequencies of labels."""
         generator = torch.Generator().manual_seed(seed)
         self.weight.normal_(0, INITIAL_NORM * self.weight.shape[1] ** -0.5, generator=generator)
-        if priors is not None:
-            self.output.initialise(torch.from_numpy(np.asarray(priors, np.float32)), generator)
+        priors = torch.from_numpy(label_priors(counts, n_documents).astype(np.float32))
+        self.output.initialise(priors, generator)
         return self
 
-    @property
-    def n_labels(self) -> int:
-        """Number of labels."""
-        return len(self.weight)
-
-    def loss(self, inputs: AttentionInputs, targets: Tensor) -> Tensor:
-        """Mean cross-entropy over documents and scored labels; `targets` [documents, candidates] is 1 for true ones."""
-        loss: Any = _AttentionLoss.apply(
-            inputs.states.float(), self.weight, self, inputs, targets, *self.output.tensors()
-        )
+    def loss(self, states: States, targets: Targets | Tensor, candidates: Tensor | None = None) -> Tensor:
+        """Mean cross-entropy over documents and scored labels."""
+        work = _Work(states, targets, candidates)
+        loss: Any = _AttentionLoss.apply(states.values.float(), self.weight, self, work, *self.output.tensors())
         return loss
 
     @torch.no_grad()
-    def scores(self, inputs: AttentionInputs) -> Tensor:
-        """Scores before the sigmoid [documents, candidates]; -inf where there is no candidate."""
-        with torch.autocast(inputs.states.device.type, enabled=False):
-            return _AttentionPass(self, replace(inputs, states=inputs.states.float()), None).run().scores
+    def scores(self, states: States, candidates: Tensor | None = None) -> Tensor:
+        """Probabilities [documents, candidates]; -inf where there is no candidate. None: of all labels."""
+        with torch.autocast(states.values.device.type, enabled=False):
+            work = _Work(states._replace(values=states.values.float()), None, candidates)
+            scores = torch.sigmoid(_AttentionPass(self, work).run().scores)
+        return scores if candidates is None else scores.masked_fill_(candidates < 0, -torch.inf)
+
+    @torch.no_grad()
+    def best(self, states: States, k: int) -> tuple[Tensor, Tensor]:
+        """Ids and probabilities of the k best labels."""
+        best, ids = exact_topk(self.scores(states), k)
+        return ids, best
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Scores are probabilities already."""
+        return scores
 
     @torch.no_grad()
     def weights_of_words(self, states: Tensor, labels: Tensor) -> Tensor:
         """Attention weights [labels, words] of one document."""
         return torch.softmax(self.weight[labels] @ states.T, -1)
+
+
+class _Work(NamedTuple):
+    """The states of a batch, its targets (None: scores are wanted), and candidates (None: all labels)."""
+
+    states: States
+    targets: Targets | Tensor | None
+    candidates: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -242,13 +248,11 @@ def _blocks(lengths: np.ndarray, n_labels: int, width: int, at_once: int) -> Ite
 
 
 class _AttentionPass:
-    """One pass over a batch: scores, and with `targets` also the loss and all gradients."""
+    """One pass over a batch: scores, or with targets the loss and all gradients."""
 
-    def __init__(
-        self, head: LabelAttention, inputs: AttentionInputs, targets: Tensor | None, gradients: Tensor | None = None
-    ) -> None:
-        self.head, self.states, self.lengths = head, inputs.states, inputs.lengths.numpy()
-        self.targets, self.state_gradients = targets, gradients
+    def __init__(self, head: Attention, work: _Work, gradients: Tensor | None = None) -> None:
+        self.head, self.states, self.lengths = head, work.states.values, work.states.lengths.numpy()
+        self.targets, self.state_gradients = work.targets, gradients
         self.output = type(head.output)
         self.tensors = [part.detach() for part in head.output.tensors()]
         self.table = head.weight.detach()
@@ -257,22 +261,23 @@ class _AttentionPass:
         self.rows: Tensor | None = None
         self.buffers: Buffers | None = None
         count = head.n_labels
-        if inputs.candidates is not None:
+        if work.candidates is not None:
             if self.output is LabelOutput:
                 raise TypeError("an output with weights per label needs all labels, not candidates")
-            count = inputs.candidates.shape[1]
-            self.empty = inputs.candidates < 0
+            count = work.candidates.shape[1]
+            self.empty = work.candidates < 0
             # missing candidates are replaced by one of the document's own, so that no other row gets a gradient
-            filled = torch.where(self.empty, inputs.candidates.amax(1, keepdim=True).clamp_min(0), inputs.candidates)
+            filled = torch.where(self.empty, work.candidates.amax(1, keepdim=True).clamp_min(0), work.candidates)
             self.rows, self.row_index = torch.unique(filled, return_inverse=True)
             self.buffers = head.pool.acquire(self.states.device)
             rows = self.buffers.get("table", len(self.rows), self.table.shape[1])
             self.table = torch.index_select(self.table, 0, self.rows, out=rows)
         self.count = count
         documents = len(self.lengths)
-        self.scores = self.states.new_zeros(documents, count)
+        # in training only the scores of a block exist
+        self.scores = self.states.new_zeros(documents if self.targets is None else 0, count)
         scored = documents * count - (0 if self.empty is None else int(self.empty.sum()))
-        learning = targets is not None and gradients is not None
+        learning = self.targets is not None and gradients is not None
         self.scale = 1.0 / (divisor(scored, self.states.device) if learning else max(scored, 1))
         self.total = torch.zeros((), dtype=torch.float64)
         self.sums: list[Tensor] = []
@@ -297,8 +302,6 @@ class _AttentionPass:
             self.sums = (
                 sums if number == 0 else [mine.add_(theirs) for mine, theirs in zip(self.sums, sums, strict=True)]
             )
-        if self.empty is not None:
-            self.scores.masked_fill_(self.empty, -torch.inf)
         if self.buffers is not None:
             self.head.pool.release(self.buffers)
         return self
@@ -331,10 +334,10 @@ class _AttentionPass:
         torch._softmax(weights, -1, False, out=weights)
         views = torch.bmm(weights, states, out=buffers.get("views", *shape, states.shape[2]))
         scores, kept = self.output.block_forward(self.tensors, views, labels, buffers)
-        self.scores[documents, labels] = scores
         if self.targets is None:
+            self.scores[documents, labels] = scores
             return 0.0
-        targets = self.targets[documents, labels]
+        targets = self._targets_of(block, self.targets)
         losses = functional.softplus(scores).sub_(scores * targets)
         gradients = torch.sigmoid(scores).sub_(targets).mul_(self.scale)
         if self.empty is not None:
@@ -350,6 +353,19 @@ class _AttentionPass:
                 self.output.block_backward(self.tensors, sums[1:], gradients, kept, labels, buffers),
             )
         return float(losses.sum()) * self.scale
+
+    def _targets_of(self, block: _Block, targets: Targets | Tensor) -> Tensor:
+        """1 for the true labels of a block, 0 for others [documents, labels]."""
+        documents, labels = block.documents, block.labels
+        if isinstance(targets, Tensor):
+            return targets[documents, labels]
+        edges = torch.tensor([labels.start, labels.stop], device=targets.labels.device)
+        first, last = torch.searchsorted(targets.labels, edges).tolist()
+        rows = targets.documents[first:last]
+        inside = (rows >= documents.start) & (rows < documents.stop)
+        dense = self.states.new_zeros(documents.stop - documents.start, labels.stop - labels.start)
+        dense[rows[inside] - documents.start, targets.labels[first:last][inside] - labels.start] = 1.0
+        return dense
 
     def _backward(
         self,
@@ -397,9 +413,8 @@ class _AttentionLoss(torch.autograd.Function):
         ctx: Any,
         states: Tensor,
         weight: Tensor,
-        head: LabelAttention,
-        inputs: AttentionInputs,
-        targets: Tensor,
+        head: Attention,
+        work: _Work,
         *output: Tensor,
     ) -> Tensor:
         states = states.detach()
@@ -407,12 +422,10 @@ class _AttentionLoss(torch.autograd.Function):
         buffers = head.pool.acquire(states.device) if learning else None
         gradients = None if buffers is None else buffers.get("state gradients", *states.shape)
         with torch.autocast(states.device.type, enabled=False):  # all in float32: it is a small part of the work
-            work = _AttentionPass(
-                head, AttentionInputs(states, inputs.lengths, inputs.candidates), targets, gradients
-            ).run()
-        ctx.buffers, ctx.gradients, ctx.sums, ctx.rows = buffers, gradients, work.sums, work.rows
+            done = _AttentionPass(head, work._replace(states=work.states._replace(values=states)), gradients).run()
+        ctx.buffers, ctx.gradients, ctx.sums, ctx.rows = buffers, gradients, done.sums, done.rows
         ctx.pool, ctx.weight = head.pool, weight
-        return work.total.to(states.device, states.dtype)
+        return done.total.to(states.device, states.dtype)
 
     @staticmethod
     @once_differentiable
@@ -427,4 +440,4 @@ class _AttentionLoss(torch.autograd.Function):
             add_row_gradient(ctx.weight, ctx.rows, table)
             table = None
         ctx.pool.release(ctx.buffers)
-        return gradients, table, None, None, None, *output
+        return gradients, table, None, None, *output

@@ -1,7 +1,8 @@
-"""What every head of an encoder is: the contract between `networks/`, `training/` and the heads.
+"""What every head of an encoder is: the contract between encoders, training and the heads.
 
-A head owns the weights between a document's vector and its label scores. Whoever trains, saves or predicts with one
-knows nothing else about it, so that texts, images and faces share all heads.
+A head owns the weights between a document's vector (or the states of its words) and the scores of its labels, or of the
+nodes of one level of a label tree. Whoever trains, saves or predicts with one knows nothing else about it, so that
+texts, images and faces share all heads.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from labelwise.errors import ModelFormatError
 from labelwise.io.folder import get_tensor
-from labelwise.nn.arrays import as_array, as_tensor
+from labelwise.nn.inputs import as_array, as_tensor
 
 INITIAL_STD = 0.02
 """Standard deviation of initial weights."""
@@ -34,12 +35,15 @@ class Targets:
     """Weight of each pair in the loss; None: 1."""
 
     @classmethod
-    def of_rows(cls, labels: Any, rows: np.ndarray) -> Targets:
-        """The labels of some rows of a CSR matrix."""
+    def of_rows(cls, labels: Any, rows: np.ndarray, weighted: bool = False) -> Targets:
+        """The labels of some rows of a CSR matrix; `weighted` by its values."""
         picked = labels[rows]
         documents = np.repeat(np.arange(len(rows)), np.diff(picked.indptr))
         order = np.argsort(picked.indices, kind="stable")
-        return cls(torch.from_numpy(documents[order]), torch.from_numpy(picked.indices[order].astype(np.int64)))
+        weights = torch.from_numpy(picked.data[order]) if weighted else None
+        return cls(
+            torch.from_numpy(documents[order]), torch.from_numpy(picked.indices[order].astype(np.int64)), weights
+        )
 
     def to(self, device: torch.device) -> Targets:
         """Copy to a device."""
@@ -56,27 +60,52 @@ class Targets:
         return equal if self.weights is None else equal * self.weights.to(equal.dtype)
 
 
-class LabelHead(nn.Module):
-    """A head: losses and best labels from documents' vectors."""
+class States(NamedTuple):
+    """What an encoder returns that has a state per word, in order of descending length."""
 
-    row_tables: tuple[str, ...] = ()
-    """Names of the parameters with row-sparse gradients, which the training loop needs."""
+    values: Tensor
+    """[documents, longest, width]."""
+    lengths: Tensor
+    """Words of each document, on the CPU."""
+
+
+class Head(nn.Module):
+    """A head: losses, scores and best labels from documents' vectors or `States`.
+
+    Either all labels are scored, or only candidates [documents, candidates], -1 where a document has fewer.
+    """
 
     def __init__(self, n_labels: int) -> None:
         super().__init__()
         self.n_labels = n_labels
-        """Number of labels."""
+        """Number of labels, or of nodes."""
+
+    def row_tables(self, candidates: bool = False) -> tuple[str, ...]:
+        """Names of the parameters whose gradients are row-sparse, which the training loop needs."""
+        return ()
 
     @abstractmethod
     def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
         """Draw the initial weights; `counts` are the documents of each label among `n_documents`."""
 
     @abstractmethod
-    def loss(self, vectors: Tensor, targets: Targets) -> Tensor:
-        """The mean loss of the documents."""
+    def loss(self, states: Any, targets: Any, candidates: Tensor | None = None) -> Tensor:
+        """The mean loss of the documents.
+
+        `targets` are `Targets`, or with candidates [documents, candidates]: 0 for labels that a document does not have,
+        and the weight of the loss, usually 1, for those it has. A true label that is no candidate is ignored. Heads of
+        digits and of faces have no candidates.
+        """
+
+    def scores(self, states: Any, candidates: Tensor) -> Tensor:
+        """Scores of candidates [documents, candidates], -inf where there is none."""
+        raise self._needs_all_labels()
+
+    def _needs_all_labels(self) -> TypeError:
+        return TypeError(f"{type(self).__name__} scores all labels, not candidates")
 
     @abstractmethod
-    def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def best(self, states: Any, k: int) -> tuple[Tensor, Tensor]:
         """Ids and scores of the k best labels of each document, best first, ties in order of ids.
 
         Ranks without a label have the id -1 and the score -inf. In the precision of the weights.
@@ -84,7 +113,7 @@ class LabelHead(nn.Module):
 
     @abstractmethod
     def probabilities(self, scores: Tensor) -> Tensor:
-        """Scores of `best` as numbers in [0, 1], in the same order; the score of an empty rank may be anything."""
+        """Scores as numbers in [0, 1], in the same order; that of an empty rank may be anything."""
 
     def constant_loss(self, labels: Any, rows: np.ndarray) -> float:
         """The lowest mean loss of `rows` with scores that are equal for all documents of `labels` (CSR); NaN: unknown.
@@ -118,7 +147,7 @@ class LabelHead(nn.Module):
         return self
 
 
-class LinearHead(LabelHead):
+class LinearHead(Head):
     """A head with one linear layer: an output per label, or per value of a digit.
 
     Parameters

@@ -26,8 +26,8 @@ from torch.nn import functional
 
 from labelwise.labelspace.digits import DigitCode
 from labelwise.nn.config import DigitHeadConfig
-from labelwise.nn.heads.base import INITIAL_STD, LabelHead, Targets
-from labelwise.nn.heads.linear import CandidateHead, FlatHead, Mass, blocked_softmax, exact_topk
+from labelwise.nn.heads.base import INITIAL_STD, Head, Targets
+from labelwise.nn.heads.linear import Mass, Outputs, blocked_softmax, exact_topk
 from labelwise.nn.heads.losses import label_priors
 from labelwise.topk import NO_LABEL
 
@@ -41,7 +41,7 @@ USUAL_GROUPS = {"softmax": 1, "bce": 10}
 """Nodes per document and level in training, when the config has no number of them."""
 
 
-class CascadeHead(LabelHead):
+class Cascade(Head):
     """Outputs per group, and embeddings per node below.
 
     Parameters
@@ -61,16 +61,19 @@ class CascadeHead(LabelHead):
         narrow = config.bottleneck or min(USUAL_BOTTLENECK, width)
         below = range(1, code.depth)
         self.dropout = nn.Dropout(config.dropout)
-        self.groups = FlatHead(width, code.n_nodes(0), flat)
+        self.groups = Outputs(width, code.n_nodes(0), flat)
         self.bottlenecks = nn.ModuleList(nn.Linear(width, narrow) for _ in below)
-        self.levels = nn.ModuleList(CandidateHead(narrow, code.n_nodes(digit), flat.loss) for digit in below)
-        self.row_tables = tuple(f"levels.{level}.{name}" for level in range(len(below)) for name in ("weight", "bias"))
+        self.levels = nn.ModuleList(Outputs(narrow, code.n_nodes(digit), flat) for digit in below)
         self.visited = config.groups or USUAL_GROUPS[config.loss]
         self.code_of: Tensor
         self.register_buffer("code_of", torch.from_numpy(code.code_of), persistent=False)
         order = None if code.label_at is None else torch.from_numpy(code.label_at.astype(np.int64))
         self.label_at: Tensor | None
         self.register_buffer("label_at", order, persistent=False)
+
+    def row_tables(self, candidates: bool = False) -> tuple[str, ...]:
+        """Embeddings of nodes and their biases."""
+        return tuple(f"levels.{level}.{name}" for level in range(len(self.levels)) for name in ("weight", "bias"))
 
     @property
     def is_conditional(self) -> bool:
@@ -115,16 +118,18 @@ class CascadeHead(LabelHead):
         layer: nn.Linear = self.bottlenecks[digit - 1]  # type: ignore[bad-assignment]
         return layer
 
-    def _level(self, digit: int) -> CandidateHead:
-        level: CandidateHead = self.levels[digit - 1]  # type: ignore[bad-assignment]
+    def _level(self, digit: int) -> Outputs:
+        level: Outputs = self.levels[digit - 1]  # type: ignore[bad-assignment]
         return level
 
     # --- loss ---
 
-    def loss(self, vectors: Tensor, targets: Targets) -> Tensor:
+    def loss(self, states: Tensor, targets: Targets, candidates: Tensor | None = None) -> Tensor:
         """The mean loss of the documents, the sum over all levels."""
-        tops = self._search(vectors.detach(), self.visited, self.code.depth - 1) if self.visited > 1 else []
-        vectors = self.dropout(vectors)
+        if candidates is not None:
+            raise self._needs_all_labels()
+        tops = self._search(states.detach(), self.visited, self.code.depth - 1) if self.visited > 1 else []
+        vectors = self.dropout(states)
         true = [self._true_nodes(targets, digit, len(vectors)) for digit in range(self.code.depth)]
         loss = self._group_loss(vectors, true[0])
         for digit in range(1, self.code.depth):
@@ -133,11 +138,11 @@ class CascadeHead(LabelHead):
             if parents.shape[1] == 0:
                 self._level(digit).without_candidates(parents)
                 continue
-            candidates = self._children(parents, digit)
+            nodes = self._rows(self._children(parents, digit), digit)
             masses = self._target_masses(true[digit], parents, digit)
             narrow = self._bottleneck(digit)(vectors)
             segment = self.code.radices[digit] if self.is_conditional else None
-            loss = loss + self._level(digit).loss(narrow, self._rows(candidates, digit), masses, segment)
+            loss = loss + self._level(digit).loss(narrow, masses, nodes, segment)
         return loss
 
     def _group_loss(self, vectors: Tensor, true: Targets) -> Tensor:
@@ -191,10 +196,10 @@ class CascadeHead(LabelHead):
     # --- prediction ---
 
     @torch.no_grad()
-    def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def best(self, states: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Ids and log-probabilities of the k best labels that the beam search finds, ties in order of ids."""
-        with torch.autocast(vectors.device.type, enabled=False):
-            vectors = vectors.to(self.groups.weight.dtype)
+        with torch.autocast(states.device.type, enabled=False):
+            vectors = states.to(self.groups.weight.dtype)
             scored = self.config.beam * max(self.code.radices[1:]) * self._bottleneck(1).out_features
             rows = max(1, WEIGHTS_AT_ONCE // scored)
             parts = [self._best_of_few(vectors[begin : begin + rows], k) for begin in range(0, len(vectors), rows)]
@@ -260,7 +265,7 @@ class CascadeHead(LabelHead):
         """The loss of `rows` with the constant scores that fit the frequencies of nodes."""
         counts = np.bincount(labels.indices, minlength=self.n_labels)
         narrow = self.config.model_copy(update={"bottleneck": 1, "bias": "prior", "dropout": 0.0})
-        constant = CascadeHead(1, self.code, narrow).initialise(counts, labels.shape[0], 0).eval()
+        constant = Cascade(1, self.code, narrow).initialise(counts, labels.shape[0], 0).eval()
         with torch.no_grad():
             return float(constant.loss(torch.zeros(len(rows), 1), Targets.of_rows(labels, rows)))
 

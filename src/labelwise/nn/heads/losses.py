@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from labelwise.errors import ConfigError
@@ -158,11 +159,49 @@ def softmax_constant_loss(constants: np.ndarray, labels: Any) -> float:
     return float(-(constants[labels.indices] * masses).sum()) / max(labels.shape[0], 1)
 
 
-# --- forward gradients ---
-# Losses that compute all gradients in their forward pass: what these functions of autograd share.
-#
-# The forward pass leaves the gradients of vectors, weights and biases with `keep_gradients`; the backward pass is
-# `kept_gradients`, which only multiplies them by the gradient of the loss.
+# --- losses with gradients ---
+# A loss of vectors and tables of weights that computes all gradients together with its value: autograd only gets them.
+
+Gradients = tuple[Tensor, Tensor, Tensor]
+"""Of vectors, weights and biases; of losses without biases the last one is ignored."""
+Compute = Callable[[Tensor, Tensor, Tensor | None, bool], tuple[Tensor, Gradients | None]]
+"""From vectors, weights, biases, and whether to learn, to the loss and its gradients."""
+
+
+def loss_with_gradients(
+    vectors: Tensor, weight: Tensor, bias: Tensor | None, compute: Compute, rows: Tensor | None = None
+) -> Tensor:
+    """What `compute` returns, as a loss with gradients; with `rows`, those of the tables have only these rows."""
+    # without grad mode, parameters would still require gradients, which are two thirds of the work
+    if not torch.is_grad_enabled():
+        weight, bias = weight.detach(), None if bias is None else bias.detach()
+    loss: Any = _LossWithGradients.apply(vectors, weight, bias, compute, rows)
+    return loss
+
+
+class _LossWithGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, vectors: Tensor, weight: Tensor, bias: Tensor | None, compute: Compute, rows: Tensor | None
+    ) -> Tensor:
+        loss, ctx.gradients = compute(vectors, weight, bias, any(ctx.needs_input_grad[:3]))
+        ctx.tables, ctx.rows, ctx.dtype = (weight, bias), rows, vectors.dtype
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
+        (outer,) = grad_outputs
+        gradients, ctx.gradients = ctx.gradients, None  # moved, not copied
+        if float(outer) != 1.0:
+            gradients = tuple(part.mul_(outer) for part in gradients)
+        of_vectors, *of_tables = gradients
+        result: list[Tensor | None] = [of_vectors.to(ctx.dtype) if ctx.needs_input_grad[0] else None]
+        for table, values, wanted in zip(ctx.tables, of_tables, ctx.needs_input_grad[1:3], strict=True):
+            if wanted and ctx.rows is not None:
+                add_row_gradient(table, ctx.rows, values)
+            result.append(values if wanted and ctx.rows is None else None)
+        return *result, None, None
 
 
 def precisions(vectors: Tensor, weight: Tensor) -> tuple[torch.dtype, torch.dtype]:
@@ -171,27 +210,3 @@ def precisions(vectors: Tensor, weight: Tensor) -> tuple[torch.dtype, torch.dtyp
     if torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device), torch.float32
     return weight.dtype, weight.dtype
-
-
-def keep_gradients(
-    ctx: Any, gradients: tuple[Tensor, ...], vectors: Tensor, tables: tuple[Tensor | None, ...], rows: Tensor | None
-) -> None:
-    """Leave the gradients of vectors and tables, the first inputs, for the backward pass.
-
-    With `rows`, those of the tables have only these rows.
-    """
-    ctx.gradients, ctx.tables, ctx.rows, ctx.dtype = gradients, tables, rows, vectors.dtype
-
-
-def kept_gradients(ctx: Any, outer: Tensor) -> list[Tensor | None]:
-    """The gradients of vectors and tables for autograd; row-sparse ones are set directly, and None here."""
-    gradients, ctx.gradients = ctx.gradients, None  # moved, not copied
-    if float(outer) != 1.0:
-        gradients = tuple(part.mul_(outer) for part in gradients)
-    of_vectors, *of_tables = gradients
-    result: list[Tensor | None] = [of_vectors.to(ctx.dtype) if ctx.needs_input_grad[0] else None]
-    for table, values, wanted in zip(ctx.tables, of_tables, ctx.needs_input_grad[1:3], strict=True):
-        if wanted and ctx.rows is not None:
-            add_row_gradient(table, ctx.rows, values)
-        result.append(values if wanted and ctx.rows is None else None)
-    return result

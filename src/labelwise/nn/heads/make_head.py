@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, ModelFormatError
-from labelwise.labelspace.digits import DigitCode, balanced_radices, make_code
-from labelwise.nn.config import DigitHeadConfig
-from labelwise.nn.heads.base import LabelHead
-from labelwise.nn.heads.cascade import CascadeHead
-from labelwise.nn.heads.linear import FlatHead
-from labelwise.nn.heads.product import ProductHead
-from labelwise.nn.heads.sampled import SamplingHead
+from labelwise.labelspace.digits import DigitCode, make_code
+from labelwise.nn.config import DigitHeadConfig, HeadConfig, MarginConfig
+from labelwise.nn.heads.base import Head
+from labelwise.nn.heads.cascade import Cascade
+from labelwise.nn.heads.linear import Outputs
+from labelwise.nn.heads.product import Product
+from labelwise.nn.heads.sampled import Margin, Sampling, radices_of
 
+HeadSettings = HeadConfig | DigitHeadConfig | MarginConfig
 ORDER = "label_at"
 """Name of the array with the order of the labels in a model file."""
 
@@ -25,11 +27,11 @@ ORDER = "label_at"
 def make_head(
     width: int,
     n_labels: int,
-    config: DigitHeadConfig,
+    config: HeadSettings,
     counts: np.ndarray,
     seed: int,
     features: Any = None,
-) -> LabelHead:
+) -> Head:
     """The head of a config, without weights.
 
     Parameters
@@ -48,17 +50,22 @@ def make_head(
         Features of the labels, which `config.order: clustered` needs.
     """
     code = None
-    if config.has_code:
+    if isinstance(config, DigitHeadConfig) and config.has_code:
         code = make_code(radices_of(config, n_labels), n_labels, config.order, counts, seed, features)
     return _built(width, n_labels, config, code)
 
 
-def radices_of(config: DigitHeadConfig, n_labels: int) -> tuple[int, ...]:
-    """The radices of a config, near equal unless given."""
-    return balanced_radices(n_labels, config.heads) if config.radices is None else config.radices
+def new_head(
+    width: int, train: Dataset, config: HeadSettings, seed: int, features: Callable[[], Any] | None = None
+) -> Head:
+    """The head of a config with initial weights for training documents; `features` of labels, if they are clustered."""
+    counts = train.label_counts()
+    clustered = isinstance(config, DigitHeadConfig) and config.has_code and config.order == "clustered"
+    head = make_head(width, train.n_labels, config, counts, seed, features() if clustered and features else None)
+    return head.initialise(counts, len(train), seed)
 
 
-def head_state(head: LabelHead) -> dict[str, np.ndarray]:
+def head_state(head: Head) -> dict[str, np.ndarray]:
     """The arrays to write to a model file, with the order of the labels."""
     code: DigitCode | None = getattr(head, "code", None)
     order = {} if code is None or code.label_at is None else {ORDER: code.label_at}
@@ -66,11 +73,11 @@ def head_state(head: LabelHead) -> dict[str, np.ndarray]:
 
 
 def restored_head(
-    width: int, n_labels: int, config: DigitHeadConfig, tensors: Mapping[str, np.ndarray], path: Path
-) -> LabelHead:
+    width: int, n_labels: int, config: HeadSettings, tensors: Mapping[str, np.ndarray], path: Path
+) -> Head:
     """Rebuild a head from what `head_state` returned, without copying weights."""
     code = None
-    if config.has_code:
+    if isinstance(config, DigitHeadConfig) and config.has_code:
         order = None if config.order == "index" else tensors.get(ORDER)
         if order is not None and not _is_permutation(order, n_labels):
             raise ModelFormatError(f"{path}: the order of the labels is no permutation of {n_labels:,} labels")
@@ -95,8 +102,12 @@ def _is_permutation(order: np.ndarray, n_labels: int) -> bool:
     return inside and bool(seen.all())
 
 
-def _built(width: int, n_labels: int, config: DigitHeadConfig, code: DigitCode | None) -> LabelHead:
+def _built(width: int, n_labels: int, config: HeadSettings, code: DigitCode | None) -> Head:
+    if isinstance(config, HeadConfig):
+        return Outputs(width, n_labels, config)
+    if isinstance(config, MarginConfig):
+        return Margin(width, n_labels, config)
     if code is None:
-        return FlatHead(width, n_labels, config.flat())
-    kinds = {"product": ProductHead, "cascade": CascadeHead, "sampling": SamplingHead}
+        return Outputs(width, n_labels, config.flat())
+    kinds = {"product": Product, "cascade": Cascade, "sampling": Sampling}
     return kinds[config.kind](width, code, config)

@@ -26,7 +26,7 @@ from labelwise.nn.heads.base import LinearHead, Targets
 from labelwise.nn.heads.losses import best_constants, label_priors, make_loss
 
 
-class ProductHead(LinearHead):
+class Product(LinearHead):
     """Outputs per value of each digit, digit after digit.
 
     Parameters
@@ -62,9 +62,11 @@ class ProductHead(LinearHead):
 
     # --- loss ---
 
-    def loss(self, vectors: Tensor, targets: Targets) -> Tensor:
+    def loss(self, states: Tensor, targets: Targets, candidates: Tensor | None = None) -> Tensor:
         """The mean loss of the documents."""
-        return self._loss(functional.linear(self.dropout(vectors), self.weight, self.bias), targets)
+        if candidates is not None:
+            raise self._needs_all_labels()
+        return self._loss(functional.linear(self.dropout(states), self.weight, self.bias), targets)
 
     def _loss(self, outputs: Tensor, targets: Targets) -> Tensor:
         outputs = outputs if outputs.dtype == torch.float64 else outputs.float()
@@ -112,10 +114,10 @@ class ProductHead(LinearHead):
     # --- prediction ---
 
     @torch.no_grad()
-    def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def best(self, states: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Ids and log-probabilities of the k best labels; with `bce` the sum of the logarithms of the digits'."""
-        with torch.autocast(vectors.device.type, enabled=False):
-            outputs = functional.linear(vectors.to(self.weight.dtype), self.weight, self.bias)
+        with torch.autocast(states.device.type, enabled=False):
+            outputs = functional.linear(states.to(self.weight.dtype), self.weight, self.bias)
             if self.config.loss == "bce":
                 scores = functional.logsigmoid(outputs)
             else:
@@ -123,7 +125,7 @@ class ProductHead(LinearHead):
                 if self.code.surplus:  # before the search, so that ties are those of the final scores
                     scores[:, : self.code.sizes[0]] -= self.normaliser(scores)[:, None]
             ids, best = best_labels_of_digits(scores.cpu().numpy(), self.code, k)
-        return torch.from_numpy(ids).to(vectors.device), torch.from_numpy(best).to(scores).clamp_max(0)
+        return torch.from_numpy(ids).to(states.device), torch.from_numpy(best).to(scores).clamp_max(0)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """The exponential of log-probabilities."""

@@ -1,23 +1,31 @@
-"""Sampling head of multi-head encoding (MHS): an output per label, trained against the labels of some groups.
+"""Heads with one output per label that are trained against a sample of the labels: `Sampling`, and `Margin` for faces.
 
-Multi-Head Encoding for Extreme Label Classification, Liang et al., TPAMI 2025. The first digit of a label is its group;
-a step computes scores, loss and gradients for the labels of a few groups only, and gradients have only their rows. It
-is a block-sampled softmax; with all groups it is the full one. Prediction and validation score all labels, in blocks:
-parameters and the cost of prediction are those of one output per label.
+Sampling is the MHS of multi-head encoding (Multi-Head Encoding for Extreme Label Classification, Liang et al., TPAMI
+2025). The first digit of a label is its group; a step computes scores, loss and gradients for the labels of a few
+groups only, and gradients have only their rows. It is a block-sampled softmax; with all groups it is the full one.
+Prediction and validation score all labels, in blocks: parameters and the cost of prediction are those of one output per
+label.
+
+Margins are ArcFace and CosFace, over all classes, sampled classes or sampled groups of classes. A class is a vector;
+its score is the cosine with the image's vector times a scale. In training the cosine of the right class is made smaller
+by a margin, so that classes end up further apart than a softmax needs. Everything is computed in float32. Predictions
+are cosines, without a margin.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import math
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor, distributed, nn
+from torch.nn import functional
 
-from labelwise.labelspace.digits import DigitCode
-from labelwise.nn.config import DigitHeadConfig
-from labelwise.nn.heads.base import LinearHead, Targets
-from labelwise.nn.heads.linear import Mass, Sample, best_of_blocks, blocked_softmax, softmax_of_shards
+from labelwise.labelspace.digits import DigitCode, balanced_radices, make_code
+from labelwise.nn.config import DigitHeadConfig, MarginConfig
+from labelwise.nn.heads.base import Head, LinearHead, Targets
+from labelwise.nn.heads.linear import Cosines, Mass, Sample, best_of_blocks, blocked_softmax, softmax_of_shards
 from labelwise.nn.heads.losses import softmax_constant_loss, softmax_constants
 from labelwise.nn.heads.sharding import ShardedRows, whole_batch
 from labelwise.nn.images.networks import is_distributed
@@ -180,7 +188,30 @@ def groups_per_step(config: DigitHeadConfig, n_groups: int) -> int:
     return min(config.sampled_groups or USUAL_GROUPS, n_groups)
 
 
-class SamplingHead(LinearHead, ShardedRows):
+def radices_of(config: DigitHeadConfig, n_labels: int) -> tuple[int, ...]:
+    """The radices of a config, near equal unless given."""
+    return balanced_radices(n_labels, config.heads) if config.radices is None else config.radices
+
+
+def softmax_loss(
+    head: Any,
+    vectors: Tensor,
+    bias: Tensor | None,
+    targets: Targets,
+    sample: Sample | None,
+    cosines: Cosines | None = None,
+) -> Tensor:
+    """The mean softmax loss of documents over all labels or a sample, of all ranks if the head is divided."""
+    weight, block = head.weight, head.config.block
+    if head.shard is not None:
+        batch = whole_batch(vectors, targets)
+        return softmax_of_shards(vectors, weight, bias, batch, head.shard, block, sample, cosines)
+    columns = targets.labels if sample is None else torch.searchsorted(sample.rows, targets.labels)
+    mass = Mass(targets.documents, columns, targets.masses(len(vectors)))
+    return blocked_softmax(vectors, weight, bias, mass, block, sample, cosines)
+
+
+class Sampling(LinearHead, ShardedRows):
     """An output per label and a group of labels per value of the first digit.
 
     Parameters
@@ -193,7 +224,6 @@ class SamplingHead(LinearHead, ShardedRows):
         Settings.
     """
 
-    row_tables = ("weight", "bias")
     sharded_tables = ("weight", "bias")
     config: DigitHeadConfig
 
@@ -205,34 +235,28 @@ class SamplingHead(LinearHead, ShardedRows):
     def _constants(self, counts: np.ndarray, n_documents: int) -> np.ndarray:
         return softmax_constants(counts, n_documents)
 
-    def loss(self, vectors: Tensor, targets: Targets) -> Tensor:
+    def row_tables(self, candidates: bool = False) -> tuple[str, ...]:
+        """Weights and biases: gradients have the rows of the sample."""
+        return "weight", "bias"
+
+    def loss(self, states: Tensor, targets: Targets, candidates: Tensor | None = None) -> Tensor:
         """The mean loss of the documents: of sampled groups in training, of all labels in evaluation."""
-        vectors, masses = self.dropout(vectors), targets.masses(len(vectors))
-        if self.shard is not None:
-            sample = self.sample(targets, len(vectors)) if self.training else None
-            batch, block = whole_batch(vectors, targets), self.config.block
-            return softmax_of_shards(vectors, self.weight, self.bias, batch, self.shard, block, sample)
-        if not self.training:
-            mass = Mass(targets.documents, targets.labels, masses)
-            return blocked_softmax(vectors, self.weight, self.bias, mass, self.config.block)
-        sample = self.sample(targets, len(vectors))
-        if len(sample.rows) == 0:
+        if candidates is not None:
+            raise self._needs_all_labels()
+        vectors = self.dropout(states)
+        sample = self.sampler.sample(targets, len(vectors)) if self.training else None
+        if sample is not None and self.shard is None and len(sample.rows) == 0:
             return vectors.sum() * 0.0
-        mass = Mass(targets.documents, torch.searchsorted(sample.rows, targets.labels), masses)
-        return blocked_softmax(vectors, self.weight, self.bias, mass, self.config.block, sample)
+        return softmax_loss(self, vectors, self.bias, targets, sample)
 
     @property
     def can_be_sharded(self) -> bool:
         """Not with groups for each document, whose offsets other ranks do not have."""
         return self.config.negatives in ("batch", "B1")
 
-    def sample(self, targets: Targets, n_documents: int) -> Sample:
-        """The labels that a step is trained against."""
-        return self.sampler.sample(targets, n_documents)
-
-    def best(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def best(self, states: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Ids and log-probabilities of the k best labels, of all labels block by block."""
-        return best_of_blocks(vectors, self.weight, self.bias, k, self.config.block, normalise=True, shard=self.shard)
+        return best_of_blocks(states, self.weight, self.bias, k, self.config.block, normalise=True, shard=self.shard)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """The exponential of log-probabilities."""
@@ -242,3 +266,100 @@ class SamplingHead(LinearHead, ShardedRows):
         """The lowest mean loss over all labels of `rows` with scores that are equal for all documents."""
         constants = self._constants(np.bincount(labels.indices, minlength=self.n_labels), labels.shape[0])
         return softmax_constant_loss(constants, labels[rows])
+
+
+# --- margins ---
+
+MARGIN_STD = 0.01
+"""Standard deviation of initial weights; only their directions matter."""
+SMALLEST_SINE = 1e-3
+"""The derivative of ArcFace's margin divides by the sine of the angle."""
+
+
+def arcface(cosines: Tensor, margin: float) -> tuple[Tensor, Tensor]:
+    """cos(angle + margin) and its derivative; beyond an angle of pi - margin a line that continues to fall."""
+    cosines = cosines.clamp(-1.0, 1.0)
+    sines = torch.sqrt((1.0 - cosines.square()).clamp_min(SMALLEST_SINE**2))
+    values = cosines * math.cos(margin) - sines * math.sin(margin)
+    derivatives = math.cos(margin) + cosines / sines * math.sin(margin)
+    inside = cosines > math.cos(math.pi - margin)
+    line = cosines - margin * math.sin(math.pi - margin)
+    return torch.where(inside, values, line), torch.where(inside, derivatives, torch.ones_like(line))
+
+
+def cosface(cosines: Tensor, margin: float) -> tuple[Tensor, Tensor]:
+    """The cosine minus the margin, and its derivative."""
+    return cosines.clamp(-1.0, 1.0) - margin, torch.ones_like(cosines)
+
+
+def make_sampler(config: MarginConfig, counts: np.ndarray, seed: int) -> GroupSampler | None:
+    """What draws the classes of a step; None for all classes. A sampled class is a group of its own."""
+    n_labels = len(counts)
+    if config.sampling == "all":
+        return None
+    if config.sampling == "classes":
+        return GroupSampler(DigitCode((n_labels, 1), n_labels), "batch", max(1, round(config.sample_rate * n_labels)))
+    settings = config.group_settings()
+    code = make_code(radices_of(settings, n_labels), n_labels, settings.order, counts, seed)
+    return GroupSampler(code, settings.negatives, groups_per_step(settings, code.n_nodes(0)))
+
+
+class Margin(Head, ShardedRows):
+    """One vector per class.
+
+    Parameters
+    ----------
+    width
+        Dimension of the images' vectors.
+    n_labels
+        Number of classes.
+    config
+        Margin and sampling.
+
+    `initialise` makes what draws the classes of a step; a head that only predicts has none.
+    """
+
+    def __init__(self, width: int, n_labels: int, config: MarginConfig) -> None:
+        super().__init__(n_labels)
+        self.config = config
+        self.sampler: GroupSampler | None = None
+        self.weight = nn.Parameter(torch.empty(n_labels, width))
+
+    @property
+    def can_be_sharded(self) -> bool:
+        """Not with groups for each document, whose offsets other ranks do not have."""
+        return self.config.sampling != "groups" or self.config.group_settings().negatives in ("batch", "B1")
+
+    @torch.no_grad()
+    def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
+        """Draw the initial weights, and assign classes to groups."""
+        self.sampler = make_sampler(self.config, counts, seed)
+        self.weight.normal_(0, MARGIN_STD, generator=torch.Generator().manual_seed(seed))
+        return self
+
+    def row_tables(self, candidates: bool = False) -> tuple[str, ...]:
+        """The classes' vectors, unless all take part."""
+        return () if self.config.sampling == "all" else ("weight",)
+
+    def loss(self, states: Tensor, targets: Targets, candidates: Tensor | None = None) -> Tensor:
+        """The mean loss of the images: against sampled classes in training, against all in evaluation."""
+        if candidates is not None:
+            raise self._needs_all_labels()
+        sample = None if self.sampler is None or not self.training else self.sampler.sample(targets, len(states))
+        with torch.autocast(states.device.type, enabled=False):
+            unit = functional.normalize(states.to(self.weight.dtype))
+            return softmax_loss(self, unit, None, targets, sample, self._cosines())
+
+    def _cosines(self) -> Cosines:
+        function, size = (arcface if self.config.kind == "arcface" else cosface), self.config.size
+        return Cosines(self.config.scale, lambda cosines: function(cosines, size))
+
+    @torch.no_grad()
+    def best(self, states: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Ids and cosines of the k nearest classes."""
+        unit = functional.normalize(states.to(self.weight.dtype))
+        return best_of_blocks(unit, self.weight, None, k, self.config.block, unit_rows=True, shard=self.shard)
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Cosines, mapped from [-1, 1] to [0, 1]: comparable between images, and low for people without a class."""
+        return ((1.0 + scores) / 2.0).clamp(0.0, 1.0)

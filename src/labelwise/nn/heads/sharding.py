@@ -9,19 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.autograd.function import once_differentiable
 
 from labelwise.nn.heads.base import Targets
-from labelwise.nn.heads.losses import keep_gradients, kept_gradients
-from labelwise.runtime.ranks import BatchShare, current_share
+from labelwise.nn.heads.losses import Gradients, loss_with_gradients
+from labelwise.runtime.ranks import current_share
 from labelwise.topk import NO_LABEL
-
-Gradients = tuple[Tensor, Tensor, Tensor]
-"""Of vectors, weights and biases."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +130,8 @@ def _gather_rows(values: Tensor, counts: list[int]) -> Tensor:
 
 # --- loss and gradients ---
 
-ShardLoss = Callable[[Tensor, bool], tuple[Tensor, Gradients | None]]
-"""From all vectors, and whether to learn, to this shard's part of the loss and its gradients."""
+ShardLoss = Callable[[Tensor, Tensor, Tensor | None, bool], tuple[Tensor, Gradients | None]]
+"""From all vectors, this rank's tables, and whether to learn, to this shard's part of the loss and its gradients."""
 
 
 def sharded_loss(
@@ -146,45 +141,23 @@ def sharded_loss(
 
     Its gradients of this rank's vectors are multiplied by the number of ranks, for the mean over ranks of the loop.
     """
-    if not torch.is_grad_enabled():
-        weight, bias = weight.detach(), None if bias is None else bias.detach()
-    loss: Any = _ShardedLoss.apply(vectors, weight, bias, batch, rows, compute, current_share())
-    return loss
+    share = current_share()
 
-
-class _ShardedLoss(torch.autograd.Function):
-    """Loss and gradients of all shards, with all gradients computed in the forward pass."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        vectors: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        batch: WholeBatch,
-        rows: Tensor | None,
-        compute: ShardLoss,
-        share: BatchShare | None,
-    ) -> Tensor:
-        learning = any(ctx.needs_input_grad[:3])
-        loss, gradients = compute(batch.vectors, learning)
+    def computed(own: Tensor, weight: Tensor, bias: Tensor | None, learning: bool) -> tuple[Tensor, Gradients | None]:
+        loss, gradients = compute(batch.vectors, weight, bias, learning)
         loss = loss.double().reshape(1)
         distributed.all_reduce(loss)
         if gradients is not None:
-            of_vectors, of_weight, of_bias = gradients
-            distributed.all_reduce(of_vectors)
-            own = torch.zeros_like(vectors, dtype=of_vectors.dtype)
-            count = batch.own.stop - batch.own.start
-            own[:count] = of_vectors[batch.own]
+            every, of_weight, of_bias = gradients
+            distributed.all_reduce(every)
+            of_own = torch.zeros_like(own, dtype=every.dtype)
+            of_own[: batch.own.stop - batch.own.start] = every[batch.own]
             if share is not None:
-                own *= share.n_ranks
-            keep_gradients(ctx, (own, of_weight, of_bias), vectors, (weight, bias), rows)
-        return loss[0].to(weight.dtype)
+                of_own *= share.n_ranks
+            gradients = of_own, of_weight, of_bias
+        return loss[0].to(weight.dtype), gradients
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
-        return *kept_gradients(ctx, *grad_outputs), None, None, None, None
+    return loss_with_gradients(vectors, weight, bias, computed, rows)
 
 
 def combined_normalisers(normaliser: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from labelwise.nn.config import BLOCKS, FaceNetworkConfig
 from labelwise.nn.images.networks import BatchNorm
+from labelwise.runtime.device import seeded
 
 # --- mobile face ---
 # MobileFaceNet (Chen et al. 2018): a network of a million parameters for faces.
@@ -172,8 +173,7 @@ class _Block(nn.Module):
 
 def make_face_network(config: FaceNetworkConfig, channels: int, size: int, seed: int = 0) -> IResNet | MobileFaceNet:
     """A network with initial weights; any state of torch's random numbers is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         network = (
             MobileFaceNet(config, channels, size) if config.network == "mobile" else IResNet(config, channels, size)
         )

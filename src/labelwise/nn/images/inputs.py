@@ -7,20 +7,25 @@ a resumed run reads the same pixels.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 from scipy import sparse
 
+from labelwise.data.dataset import Dataset
 from labelwise.data.hashing import file_hashes
 from labelwise.data.images import ImageError, check_images, open_image, square
 from labelwise.errors import DataError, import_required
 from labelwise.nn.config import AugmentationConfig, ImageConfig
+from labelwise.nn.inputs import Batch, Part
 from labelwise.strings import Strings
+
+log = logging.getLogger("labelwise")
 
 # --- augmentation ---
 # Random crops and flips of batches of images, drawn from (seed, epoch, document): no generator has a state.
@@ -105,22 +110,10 @@ PIXELS_PER_UNIT = 256
 """Pixels that count as one token where batches are cut by length."""
 MEASURED = 4096
 """Images whose pixels are measured for mean and standard deviation."""
+NAMES_SHOWN = 5
+"""Files that a message about bad images names."""
 MEAN_VALUES = 1 << 26
 """Most pixels of the mean images of all labels: 256 MB."""
-
-
-@dataclass(frozen=True)
-class ImageBatch:
-    """Pixels of some images."""
-
-    rows: np.ndarray
-    pixels: np.ndarray
-    """uint8 [documents, channels, height, width]."""
-
-    @property
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """The pixels."""
-        return (self.pixels,)
 
 
 class LazyImages(Protocol):
@@ -184,19 +177,20 @@ class ImageInputs:
             return (self._plain(np.arange(self._count)),)
         return (file_hashes(self.paths),)
 
-    def batch(self, documents: np.ndarray) -> ImageBatch:
-        """The given images as they are predicted, in that order."""
-        return ImageBatch(documents, self._plain(documents))
+    def batch(self, documents: np.ndarray, epoch: int | None = None) -> Batch:
+        """Pixels, uint8 [documents, channels, height, width], of the given images in that order.
 
-    def training_batch(self, documents: np.ndarray, epoch: int) -> ImageBatch:
-        """The given images with the random changes of an epoch."""
+        With the random changes of an epoch of training, or as they are predicted.
+        """
         settings = self.config.augmentation
+        if epoch is None:
+            return Batch(documents, (self._plain(documents),))
         if settings.crop == "resized":
             draws = resized_crop_draws(documents, epoch, self.seed)
             pixels = self._each(documents, lambda image, index: self._part(image, draws[index]))
         else:
             pixels = self._plain(documents)
-        return ImageBatch(documents, augmented(pixels, documents, epoch, self.seed, settings))
+        return Batch(documents, (augmented(pixels, documents, epoch, self.seed, settings),))
 
     # --- decoding ---
 
@@ -302,12 +296,44 @@ def _as_bytes(arrays: np.ndarray) -> np.ndarray:
     return arrays.astype(np.uint8)
 
 
-def image_inputs(data: Any, kind: str, config: ImageConfig, seed: int = 0, keep: bool = False) -> ImageInputs:
-    """The images of a `Dataset` or of `Documents`; `kind` is paths or arrays."""
-    value = getattr(data, kind)
-    if value is None:
-        value = Strings.of(()) if kind == "paths" else np.empty((0, 1, 1), np.uint8)
-    return ImageInputs(config, **{kind: value}, seed=seed, keep=keep)
+def image_inputs(data: Any, config: ImageConfig, seed: int = 0, keep: bool = False) -> ImageInputs:
+    """The images of a `Dataset` or of `Documents`: its arrays, or files."""
+    if data.arrays is not None:
+        return ImageInputs(config, arrays=data.arrays, seed=seed, keep=keep)
+    return ImageInputs(config, paths=data.paths or Strings.of(()), seed=seed, keep=keep)
+
+
+def training_images(train: Dataset, valid: Dataset | None, config: ImageConfig, seed: int) -> list[Part]:
+    """Images to train on, and held-out ones if there are any."""
+    given = [part for part in (train, valid) if part is not None]
+    return [Part(image_inputs(part, config, seed, keep=True), part.labels) for part in given]
+
+
+def decodable(data: Dataset | None, config: ImageConfig, what: str) -> Any:
+    """The data without images that cannot be decoded, if the config says so; with their number in the log."""
+    if data is None or data.kind != "paths" or config.bad_images == "error":
+        return data
+    bad = bad_images(data.paths or [], config.max_pixels)
+    if not bad:
+        return data
+    if len(bad) == len(data):
+        raise DataError(f"{data.name}: none of the {len(data):,} images can be decoded: {next(iter(bad.values()))}")
+    shown = "; ".join(str(error) for error in list(bad.values())[:NAMES_SHOWN])
+    log.warning(
+        "%s of %s %s images cannot be decoded and are left out: %s%s", f"{len(bad):,}", f"{len(data):,}", what,
+        shown, " ..." if len(bad) > NAMES_SHOWN else "",
+    )  # fmt: skip
+    return data.take(np.delete(np.arange(len(data)), list(bad)))
+
+
+@contextmanager
+def advice_on_bad_images() -> Iterator[None]:
+    """The error of a file that cannot be decoded says what to do about it."""
+    try:
+        yield
+    except ImageError as error:
+        advice = "; `image.bad_images: skip` leaves such files out of training" if error.path is not None else ""
+        raise ImageError(error.what + advice, error.path) from None
 
 
 def bad_images(paths: Sequence[str] | Strings, max_pixels: int) -> dict[int, ImageError]:
@@ -316,12 +342,18 @@ def bad_images(paths: Sequence[str] | Strings, max_pixels: int) -> dict[int, Ima
     return {index: error for index, error in enumerate(errors) if error is not None}
 
 
+def normalisation(inputs: ImageInputs) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation per channel: those of the config, or of these images."""
+    mean, std = inputs.config.mean, inputs.config.std
+    return measure(inputs) if mean is None else (np.asarray(mean), np.asarray(std))
+
+
 def measure(inputs: ImageInputs) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation per channel of pixels from 0 to 1, of at most 4,096 evenly spaced images."""
     chosen = np.unique(np.linspace(0, len(inputs) - 1, min(len(inputs), MEASURED)).astype(np.int64))
     count, total, squares = 0, np.zeros(inputs.config.channels), np.zeros(inputs.config.channels)
     for begin in range(0, len(chosen), 256):
-        pixels = inputs.batch(chosen[begin : begin + 256]).pixels.astype(np.float64) / 255
+        pixels = inputs.batch(chosen[begin : begin + 256]).arrays[0].astype(np.float64) / 255
         count += pixels[:, 0].size
         total += pixels.sum((0, 2, 3))
         squares += (pixels**2).sum((0, 2, 3))
@@ -343,7 +375,7 @@ def label_means(inputs: ImageInputs, labels: Any) -> np.ndarray:
     means = np.zeros((n_labels, channels * areas.size), np.float32)
     for begin in range(0, len(inputs), 512):
         rows = np.arange(begin, min(begin + 512, len(inputs)))
-        pixels = inputs.batch(rows).pixels.astype(np.float32)
+        pixels = inputs.batch(rows).arrays[0].astype(np.float32)
         small = np.add.reduceat(np.add.reduceat(pixels, edges[:-1], axis=2), edges[:-1], axis=3) / areas
         some = labels[rows]
         used, columns = np.unique(some.indices, return_inverse=True)

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-from labelwise.errors import ModelFormatError
+from labelwise.errors import ModelFormatError, import_required
 from labelwise.io.folder import get_tensor
-from labelwise.nn.arrays import as_array, as_tensor
 from labelwise.nn.config import RESNETS, BackboneConfig
+from labelwise.nn.inputs import as_array, as_tensor
 from labelwise.runtime.ranks import current_share
 
 # --- batch norm ---
@@ -255,3 +255,24 @@ class ImageEncoder(nn.Module):
             raise ModelFormatError(f"{path}: a variance is below 0")
         self.load_state_dict(restored, assign=True)
         return self
+
+
+def image_backbone(config: Any, saved: Mapping[str, np.ndarray] | None = None, path: Path = Path()) -> nn.Module:
+    """The network from normalised images to vectors that a method's config describes, with initial weights.
+
+    `saved` are the arrays of a model file, for whose weights the network is built.
+    """
+    image = config.image
+    if hasattr(config, "network"):
+        from labelwise.nn.images.faces import make_face_network
+
+        return make_face_network(config.network, image.channels, image.size, config.training.seed)
+    if config.backbone.name != "transformers":
+        return ResNet(config.backbone, image.channels, image.size)
+    import_required("backbone.name: transformers", "vision", "transformers")
+    from labelwise.nn.images.image_models import new_image_model, restored_image_model
+
+    if saved is None:
+        return new_image_model(config.backbone, image.channels, image.size)
+    n_weights = sum(array.size for array in saved.values())
+    return restored_image_model(get_tensor(saved, "settings", path), n_weights, config.backbone, path)

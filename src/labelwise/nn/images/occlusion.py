@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from labelwise.nn.encoder_head import EncoderHead
-from labelwise.nn.heads.base import LabelHead
+from labelwise.nn.encode import EncoderHead
+from labelwise.nn.heads.base import Head
 
 PIXELS_AT_ONCE = 1 << 20
 """Pixels of images that are encoded at a time."""
@@ -58,7 +58,7 @@ def occlusion_maps(network: EncoderHead, pixels: np.ndarray, labels: np.ndarray,
     return (logs[0] - logs[1:]).T.reshape(len(labels), cells, cells).astype(np.float32)
 
 
-def label_scores(head: LabelHead, vectors: torch.Tensor, labels: np.ndarray) -> np.ndarray:
+def label_scores(head: Head, vectors: torch.Tensor, labels: np.ndarray) -> np.ndarray:
     """Scores of some labels [documents, labels]; 0 where a search has not reached the label."""
     scores = np.zeros((len(vectors), len(labels)))
     at_once = max(1, SCORES_AT_ONCE // head.n_labels)

@@ -17,6 +17,7 @@ import numpy as np
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
 from labelwise.io.folder import get_tensor
 from labelwise.nn.config import EncoderConfig
+from labelwise.nn.inputs import Batch
 from labelwise.runtime.progress import progress
 from labelwise.strings import Strings
 
@@ -185,23 +186,6 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 
 @dataclass(frozen=True)
-class TokenBatch:
-    """Some documents, padded to the longest of them: ``ids`` and ``mask`` of shape [windows, length]."""
-
-    rows: np.ndarray
-    """Indices of the documents."""
-    ids: np.ndarray
-    mask: np.ndarray
-    documents: np.ndarray
-    """The document each window belongs to, counted from 0 within the batch."""
-
-    @property
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """The arguments of `TransformerEncoder.forward`."""
-        return self.ids, self.mask, self.documents
-
-
-@dataclass(frozen=True)
 class Tokens:
     """The tokens of many texts. Window s is ``ids[starts[s]:starts[s + 1]]``; document d owns the windows from
     ``windows[d]`` to ``windows[d + 1]``, one unless long texts are read in windows."""
@@ -226,8 +210,11 @@ class Tokens:
         longest = np.maximum.reduceat(sizes, self.windows[:-1]) if len(self) else sizes
         return (longest + len(self.prefix) + len(self.suffix)) * np.diff(self.windows)
 
-    def batch(self, documents: np.ndarray) -> TokenBatch:
-        """The given documents as padded arrays."""
+    def batch(self, documents: np.ndarray, epoch: int | None = None) -> Batch:
+        """The given documents, padded to the longest of them.
+
+        Ids and mask [windows, length], and the document of each window, counted from 0 within the batch.
+        """
         counts = self.windows[documents + 1] - self.windows[documents]
         owners = np.repeat(np.arange(len(documents)), counts)
         within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -241,7 +228,7 @@ class Tokens:
             text_end = before + end - begin
             ids[row, before:text_end] = self.ids[begin:end]
             ids[row, text_end : text_end + after] = self.suffix
-        return TokenBatch(documents, ids, np.arange(ids.shape[1]) < lengths[:, None], owners)
+        return Batch(documents, (ids, np.arange(ids.shape[1]) < lengths[:, None], owners))
 
     def identity(self) -> tuple[np.ndarray, ...]:
         """The tokens."""

@@ -23,9 +23,8 @@ from torch import Tensor, nn
 
 from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatError
 from labelwise.io.folder import STATE_FILE, Folder, check_weights, get_tensor
-from labelwise.nn.arrays import as_array, as_tensor
 from labelwise.nn.config import EncoderConfig
-from labelwise.nn.inputs import tensors_of
+from labelwise.nn.inputs import as_array, as_tensor, tensors_of
 from labelwise.nn.text.encoder_files import check_vocabulary, encoder_source, why_no_safetensors
 from labelwise.nn.text.int8 import why_not_int8, with_int8_layers
 from labelwise.nn.text.saved_encoder import SECTION, check_encoder, no_encoder, saved_folder
@@ -37,7 +36,7 @@ from labelwise.nn.text.tokens import (
     checked_settings,
     state_of,
 )
-from labelwise.runtime.device import computing_device, torch_threads
+from labelwise.runtime.device import computing_device, seeded, torch_threads
 from labelwise.strings import Strings
 
 try:
@@ -281,8 +280,7 @@ def open_encoder(config: EncoderConfig, texts: Strings, seed: int) -> Transforme
         tokenizer = TextTokenizer.trained(texts, config.vocabulary)
         settings = {**(config.architecture or TINY_ARCHITECTURE), "vocab_size": tokenizer.size}
         settings.setdefault("pad_token_id", tokenizer.pad)
-        with _quiet(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with _quiet(), seeded(seed):
             return TransformerEncoder(_architecture(settings), tokenizer, config)
     folder = saved_folder(config.model)
     return _pretrained(config) if folder is None else _from_saved_model(config, folder)

@@ -1,22 +1,22 @@
-"""Training callbacks, history and metric logging."""
+"""The history of a training, its metrics in metrics.jsonl and TensorBoard, and what may follow it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from labelwise.errors import MissingDependencyError
 
 
-class Callback:
-    """Base class of callbacks. A hook may return a reason to stop. With several ranks only rank zero has callbacks."""
+class Monitor(Protocol):
+    """What follows a training: `CollapseMonitor`. With several ranks, only on rank zero unless the head is divided."""
 
     def after_step(self, step: int, loss: Tensor) -> str | None:
-        """After a step (counted from 1), with its gradients. Reading `loss` waits for the GPU."""
+        """After a step (counted from 1), with its gradients; may return a reason to stop. Reading `loss` waits."""
 
     def clipped(self, norm: Tensor) -> None:
         """In a step with clipping, before `after_step`: the gradient norm before clipping."""
@@ -24,12 +24,13 @@ class Callback:
     def after_validation(self, numbers: dict[str, Any]) -> str | None:
         """After every validation, or every epoch without one; in eval mode, with averaged weights if there are any.
 
-        `numbers` has step, epoch, loss, rate and validation metrics. What is added to it is logged too.
+        `numbers` has step, epoch, loss, rate and validation metrics. What is added to it is logged too. May return a
+        reason to stop.
         """
 
     def state(self) -> dict[str, Any]:
         """The state to save in checkpoints, as JSON."""
-        return {}
+        ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
@@ -59,7 +60,7 @@ class History:
     best: Best | None = None
     """The best validation."""
     stopped: str = ""
-    """Why it ended: `finished`, `early stopping`, `time budget`, `diverged`, or a callback's reason."""
+    """Why it ended: `finished`, `early stopping`, `time budget`, `diverged`, or the monitor's reason."""
 
 
 class MetricLogger:

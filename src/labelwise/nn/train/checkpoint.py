@@ -12,7 +12,7 @@ import logging
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,10 +24,10 @@ from torch import Tensor, nn
 
 from labelwise.errors import LabelwiseError
 from labelwise.io.folder import Folder
-from labelwise.nn.arrays import as_tensor
 from labelwise.nn.config import CheckpointConfig
-from labelwise.nn.train.callbacks import Callback
-from labelwise.nn.train.head_shards import HeadShards
+from labelwise.nn.heads.sharding import HeadShards
+from labelwise.nn.inputs import as_tensor
+from labelwise.nn.train.loop import Monitor
 from labelwise.nn.train.optim import Averaging, Optimisers
 from labelwise.runtime.finished import find_finished, fingerprint, fingerprint_by_budget, finished_folder
 from labelwise.runtime.ranks import Ranks
@@ -127,7 +127,8 @@ class Checkpoints:
             folder.write_json(STATE_FILE, {"state": snapshot.state, "bfloat16": half})
 
     def _remove_all_but(self, names: set[str]) -> None:
-        for path in self._folders("*"):
+        """Remove other checkpoints; results of the job, such as a ranking, may be in the same folder."""
+        for path in [path for pattern in ("last-*", "best-*", "final") for path in self._folders(pattern)]:
             if path.name not in names:
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -274,7 +275,7 @@ class LoopState:
     averaged: int = 0
     lengths: list[float] = field(default_factory=list)  # last gradient norms, for adaptive clipping
     records: list[dict[str, Any]] = field(default_factory=list)
-    watchers: list[dict[str, Any]] = field(default_factory=list)  # states of the callbacks
+    monitor: dict[str, Any] = field(default_factory=dict)
     stopped: str | None = None
     round_seconds: float | None = None  # duration of the last round
 
@@ -294,7 +295,7 @@ class CheckpointManager:
         When to write checkpoints.
     restore_best
         Whether to restore the best weights at the end.
-    ranks, shards, module, optimisers, averaging, callbacks
+    ranks, shards, module, optimisers, averaging, monitor
         What is saved.
     """
 
@@ -310,12 +311,12 @@ class CheckpointManager:
         module: nn.Module,
         optimisers: Optimisers,
         averaging: Averaging,
-        callbacks: Sequence[Callback],
+        monitor: Monitor | None,
     ) -> None:
         own = fingerprint(settings, module_fingerprint(module, shards.whole_shape)) if folder is not None else ""
         self.folder, self.checkpoints = folder, Checkpoints(folder, own, time_budget)
         self.every, self.restore_best, self.ranks, self.shards = every, restore_best, ranks, shards
-        self.module, self.optimisers, self.averaging, self.callbacks = module, optimisers, averaging, callbacks
+        self.module, self.optimisers, self.averaging, self.monitor = module, optimisers, averaging, monitor
         self.saved_at, self.saved_step = time.monotonic(), 0
 
     def resume(self, stage: str) -> LoopState | None:
@@ -334,8 +335,8 @@ class CheckpointManager:
         self.optimisers.restore(self.shards.send(tensors.get("optimiser", {})))  # plain SGD has no state
         self.averaging.restore(self.shards.send(tensors.get("average", {})), state.averaged)
         self._restore_random_state(tensors)
-        for callback, kept in zip(self.callbacks, state.watchers, strict=False):
-            callback.restore(kept)
+        if self.monitor is not None and state.monitor:
+            self.monitor.restore(state.monitor)
         step = self._best_step(state)
         if step is not None and not self.ranks.on_rank_zero(lambda: self.checkpoints.has_best(step)):
             state.best = None
@@ -355,7 +356,7 @@ class CheckpointManager:
     def save(self, state: LoopState) -> None:
         """Write everything that is needed to resume from here."""
         state.averaged = self.averaging.count
-        state.watchers = [callback.state() for callback in self.callbacks]
+        state.monitor = {} if self.monitor is None else self.monitor.state()
         random = self.ranks.gather({name: torch.from_numpy(a) for name, a in random_state().items()})
         held = changing_tensors(self.module), self.optimisers.state(), self.averaging.state()
         weights, optimiser, average = (self.shards.gather(tensors) for tensors in held)

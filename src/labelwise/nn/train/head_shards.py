@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, distributed, nn
 from labelwise.errors import ConfigError
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.heads.sharding import Shard, ShardedRows
+from labelwise.runtime.device import computing_device
 from labelwise.runtime.ranks import Ranks, n_ranks, rank
 
 
@@ -21,6 +23,18 @@ def check_head(head: Any, config: TrainingConfig) -> None:
             "training.shard_head: only heads with one output per label are divided over ranks: text_encoder, one_hot "
             "and sampling heads (negatives batch or B1) of mhe_text and mhe_image, and mhe_face; leave it out"
         )
+
+
+@contextmanager
+def sharded(network: Any, config: TrainingConfig) -> Iterator[None]:
+    """Inside the block an encoder and a head are on the device, each rank with its rows of the head, if so configured.
+
+    Afterwards every rank has the whole head.
+    """
+    split_head(network.head, config)
+    network.to(computing_device())
+    yield
+    join_head(network)
 
 
 def split_head(head: Any, config: TrainingConfig) -> None:

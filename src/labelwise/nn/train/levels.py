@@ -1,326 +1,98 @@
 """Training of a label tree with a network at every level, from the top down.
 
-A level is trained on the children of the true parents and of those that the level above ranks highest, and is
-initialised from the weights of that level. Every level is a separate stage for checkpoints; the nodes a finished level
-ranks highest are saved as well, so that a resumed run does not rank all documents again.
+A level is trained on the children of the true parents and of those that the level above ranks highest. Every level
+is a stage with checkpoints of its own; the nodes that a finished level ranks highest are kept as well.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from scipy import sparse
+from torch import Tensor
 
+from labelwise.data.dataset import Dataset
 from labelwise.labelspace.tree import LabelTree, training_nodes
 from labelwise.nn.config import TrainingConfig
-from labelwise.nn.inputs import Inputs, SomeInputs
-from labelwise.nn.levels import AttentionTree, Level, LevelFactory, Parents, best_nodes, parents_of
-from labelwise.nn.train.callbacks import History
-from labelwise.nn.train.fit import LevelData, LevelFitting
-from labelwise.nn.train.loop import train
-from labelwise.runtime.finished import find_finished, fingerprint, fingerprint_by_budget, keep_finished
+from labelwise.nn.encode import EncoderHead
+from labelwise.nn.inputs import Part
+from labelwise.nn.level_networks import best_nodes, free_buffers, mean_states, new_network
+from labelwise.nn.levels import LevelTree, Parents
+from labelwise.nn.train.fit import Fit
+from labelwise.nn.train.loop import History, train
+from labelwise.nn.words.vocabulary import Vocabulary, word_table
 from labelwise.runtime.job import Job
-from labelwise.runtime.progress import progress, stage, stage_name
-from labelwise.runtime.ranks import on_rank_zero
-from labelwise.runtime.time_budget import TimeBudget, timed_blocks
+from labelwise.runtime.results import Arrays
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
-log = logging.getLogger("labelwise")
+STATES_PER_EPOCH, STEPS_BETWEEN_STATES = 10, 100
 
-RANKING_TIME, VALID_TIME = 0.25, 0.1
-"""Fraction of a level's time budget that ranking the documents for it may take, and of that for held-out ones. Training
-on a document takes about three times as long as ranking it."""
-RANKING_KIND, RANKING_FILE = "ranking", "ranking.safetensors"
+NewLevel = Callable[[int, Any, EncoderHead | None], EncoderHead]
+"""From the depth of a level, its targets and the network of the level above to its network."""
 
 
-@dataclass(frozen=True)
-class TreeData:
-    """Inputs and labels of a split."""
-
-    inputs: Inputs
-    labels: Any
-    """CSR [documents, labels]; labels unknown to the tree may follow at the end."""
-    texts: Strings = field(default_factory=partial(Strings.of, ()))
-    features: Any = None
-    """The texts, and CSR [documents, features], for trainings that need them next to the inputs."""
-
-
-@dataclass(frozen=True)
-class TreeDocuments:
-    """Documents of a split with their targets at each level, and the nodes that the level above ranks highest."""
-
-    name: str
-    inputs: Inputs
-    targets: Sequence[Any]
-    parents: Parents | None = None
-    texts: Strings = field(default_factory=partial(Strings.of, ()))
-    features: Any = None
-
-    def some(self, rows: np.ndarray, parents: Parents | None) -> TreeDocuments:
-        """Those that have been ranked, all or some of them, with their parents at the next level."""
-        if len(rows) == len(self.inputs):
-            return replace(self, parents=parents)
-        targets = [target[rows] for target in self.targets]
-        texts = self.texts[rows] if len(self.texts) else self.texts
-        features = None if self.features is None else self.features[rows]
-        return TreeDocuments(self.name, SomeInputs(self.inputs, rows), targets, parents, texts, features)
+def train_levels(
+    tree: LabelTree, new_level: NewLevel, parts: Sequence[Part], beam: int, training: TrainingConfig, job: Job
+) -> tuple[LevelTree, list[History]]:
+    """Train all levels of a tree; `parts` are to train on and, if there are two, to validate with."""
+    targets = [level_targets(tree, part.labels) for part in parts]
+    levels: list[EncoderHead] = []
+    histories = []
+    for depth in range(tree.depth):
+        title = f"level {depth + 1} of {tree.depth}" if tree.depth > 1 else ""
+        with job.stage(f"level{depth}", 1 / (tree.depth - depth), title) as part:
+            if depth:
+                parts = ranked(levels[-1], parts, tree, depth, beam, part)
+            parts = [replace(one, labels=own[depth]) for one, own in zip(parts, targets, strict=True)]
+            levels.append(new_level(depth, targets[0][depth], levels[-1] if levels else None))
+            nodes = min(beam, tree.sizes[depth - 1]) if depth else 0
+            some = with_candidates(parts, targets[0][depth - 1], nodes)
+            fit = Fit(levels[-1], some[0], some[1] if len(some) > 1 else None, training, of_level=True)
+            histories.append(train(fit, training, job=part, title="training"))
+            free_buffers(levels[-1])
+    return LevelTree(tree, levels, beam), histories
 
 
-@dataclass(frozen=True)
-class TreeTraining:
-    """How the levels of one tree are trained; subclasses make the levels.
+def ranked(above: EncoderHead, parts: Sequence[Part], tree: LabelTree, depth: int, beam: int, job: Job) -> list[Part]:
+    """The parts with the nodes that the level above ranks highest as parents."""
+    count = min(beam, tree.sizes[depth - 1])
 
-    Parameters
-    ----------
-    beam
-        Nodes kept per document and level.
-    training
-        Settings of the loop, for each level.
-    job, name, identity
-        Where to keep checkpoints, under which name prefix, and a fingerprint of all else that affects the result.
+    def rank() -> Arrays:
+        return tensors_of_tops([best_nodes(above, part, count, "ranking") for part in parts])
 
-    Levels have equal parts of the time budget. Ranking the documents for a level takes at most a part of its time: with
-    little time the level is trained on the documents that were ranked, which are drawn at random.
-    """
-
-    beam: int
-    training: TrainingConfig
-    job: Job
-    name: str
-    identity: str
-
-    def train_levels(
-        self, tree: LabelTree, count: int, train_on: TreeData, valid: TreeData | None
-    ) -> tuple[list[Level], list[History]]:
-        """Train the first levels of a tree, `count` of them."""
-        documents = [
-            TreeDocuments(name, data.inputs, level_targets(tree, data.labels, counts), None, data.texts, data.features)
-            for name, data, counts in (("train", train_on, self.counts_labels), ("valid", valid, False))
-            if data is not None
-        ]
-        levels: list[Level] = []
-        histories = []
-        for depth in range(count):
-            with stage(f"level {depth + 1} of {count}" if count > 1 else ""):
-                job = self.job.within(self.job.budget.part(1 / (count - depth)))
-                if depth > 0:
-                    documents = self._rank_all(tree, depth, levels[-1], documents, job.budget.part(RANKING_TIME))
-                    levels[-1].free_memory()
-                fitting = self._fitting(tree, depth, documents, levels[-1] if levels else None, job)
-                histories.append(self._train(depth, fitting, job))
-                levels.append(fitting.level)
-        levels[-1].free_memory()
-        return levels, histories
-
-    def _fitting(
-        self, tree: LabelTree, depth: int, documents: list[TreeDocuments], above: Level | None, job: Job
-    ) -> LevelFitting:
-        """A new level and the documents to train it on."""
-        parts = [LevelData(part.inputs, part.targets[depth], part.parents) for part in documents]
-        ranked = documents[0].parents
-        if ranked is not None:
-            true = documents[0].targets[depth - 1]
-            nodes = training_nodes(true, ranked.nodes, self._nodes_per_document(true))
-            parents = Parents(nodes, np.empty((len(nodes), 0), np.float32), ranked.offsets)
-            parts[0] = replace(parts[0], parents=parents)
-        level = self._new_level(tree, depth, documents[0], parts[0], above, job)
-        return LevelFitting(level, parts[0], parts[1] if len(parts) > 1 else None, self._settings(depth))
-
-    # --- what subclasses do differently ---
-
-    @property
-    def counts_labels(self) -> bool:
-        """Whether targets count the labels below a node; otherwise true nodes have 1."""
-        return False
-
-    def _settings(self, depth: int) -> TrainingConfig:
-        """Settings of training a level."""
-        return self.training
-
-    def _nodes_per_document(self, true: Any) -> int:
-        """Parents per document whose children are scored in training; `true` are the targets at their level."""
-        return min(self.beam, true.shape[1])
-
-    def _new_level(
-        self,
-        tree: LabelTree,
-        depth: int,
-        documents: TreeDocuments,
-        data: LevelData,
-        above: Level | None,
-        job: Job,
-    ) -> Level:
-        """A level with its initial weights; `data` is what it will be trained on."""
-        raise NotImplementedError
-
-    def _train(self, depth: int, fitting: LevelFitting, job: Job) -> History:
-        return train(
-            fitting,
-            fitting.config,
-            job=job,
-            head=("head.",),
-            rows=fitting.level.row_tables(has_candidates=depth > 0),
-            stage=f"{self.name}level{depth}",
-            title="training",
-            identity=self.identity + fitting.identity(),
-        )
-
-    # --- ranking ---
-
-    def _rank_all(
-        self, tree: LabelTree, depth: int, above: Level, documents: list[TreeDocuments], budget: TimeBudget
-    ) -> list[TreeDocuments]:
-        """The documents with the nodes that the level above ranks highest; some or none of them, with little time."""
-        found = on_rank_zero(lambda: self._rankings(tree, depth, above, documents, budget))
-        ranked = [part for part in documents if part.name in found]
-        for part in ranked:
-            log_ranked(part, found[part.name][0])
-            if part.name == "train" and len(found[part.name][0]) < len(part.inputs):
-                budget.end_early()
-        return [part.some(found[part.name][0], parents_of(found[part.name][1], tree, depth)) for part in ranked]
-
-    def _rankings(
-        self, tree: LabelTree, depth: int, above: Level, documents: list[TreeDocuments], budget: TimeBudget
-    ) -> dict[str, tuple[np.ndarray, TopK]]:
-        """Indices of documents and their best nodes at the level above; held-out ones first, in little time."""
-        found = {}
-        for part in reversed(documents):
-            if part.name == "valid" and budget.expired():
-                continue  # there will be no time to validate
-            own = budget.part(VALID_TIME) if part.name == "valid" else budget
-            found[part.name] = self._rank(tree, depth - 1, above, part, own)
-        return found
-
-    def _rank(
-        self, tree: LabelTree, depth: int, level: Level, part: TreeDocuments, budget: TimeBudget
-    ) -> tuple[np.ndarray, TopK]:
-        """Indices of documents and their best nodes; from disk if an earlier attempt has saved them."""
-        count = min(self.beam, tree.sizes[depth])
-
-        def rank() -> tuple[np.ndarray, TopK]:
-            return best_nodes_of_some(level, part.inputs, count, part.parents, budget, self.training.seed)
-
-        return self._kept_ranking(depth, part, level, budget, rank, count)
-
-    def _kept_ranking(
-        self,
-        depth: int,
-        part: TreeDocuments,
-        level: Level,
-        budget: TimeBudget,
-        rank: Callable[[], tuple[np.ndarray, TopK]],
-        *settings: Any,
-    ) -> tuple[np.ndarray, TopK]:
-        """What `rank` returns, from disk if an earlier attempt has saved it; it depends on the level and `settings`."""
-        folder = self.job.folder
-        if folder is None:
-            return rank()
-        path = folder / f"{self.name}level{depth}-{part.name}-ranking"
-        nodes = [] if part.parents is None else [part.parents.nodes]
-        own = fingerprint(*settings, *part.inputs.identity(), *nodes, *level.state_dict().values())
-        by_budget = fingerprint_by_budget(own, self.job.budget.seconds) if budget.is_limited else own
-        held = find_finished(path, RANKING_KIND, own, by_budget)
-        arrays = {} if held is None else held.tensors(RANKING_FILE)
-        if {"ids", "scores"} <= arrays.keys():
-            return arrays.get("rows", np.arange(len(part.inputs))), TopK(arrays["ids"], arrays["scores"])
-        rows, top = rank()
-        arrays = {"ids": top.ids, "scores": top.scores}
-        if len(rows) < len(part.inputs):
-            own, arrays["rows"] = by_budget, rows
-        keep_finished(path, RANKING_KIND, own, RANKING_FILE, arrays)
-        return rows, top
+    kept = job.kept("ranking", rank)
+    free_buffers(above)
+    return with_parents(parts, kept, tree, depth)
 
 
-@dataclass(frozen=True)
-class WordTreeTraining(TreeTraining):
-    """Training of networks over words, each initialised from the level above; `levels` builds them."""
-
-    levels: LevelFactory
-
-    def run(self, tree: LabelTree, train_on: TreeData, valid: TreeData | None) -> tuple[AttentionTree, list[History]]:
-        """Train all levels."""
-        levels, histories = self.train_levels(tree, tree.depth, train_on, valid)
-        return AttentionTree(tree, levels, self.beam), histories
-
-    def _new_level(
-        self,
-        tree: LabelTree,
-        depth: int,
-        documents: TreeDocuments,
-        data: LevelData,
-        above: Level | None,
-        job: Job,
-    ) -> Level:
-        seed = self.training.seed + depth
-        level = self.levels.new(tree.sizes[depth], seed)
-        if above is None:
-            level.initialise(data.targets, seed)
-        else:
-            level.initialise_from(above, seed)
-        return level
+def tensors_of_tops(tops: Sequence[TopK]) -> Arrays:
+    """Rankings of several parts as named arrays."""
+    named = [(f"{number}.{name}", getattr(top, name)) for number, top in enumerate(tops) for name in ("ids", "scores")]
+    return dict(named)
 
 
-def best_nodes_of_some(
-    level: Level, inputs: Inputs, k: int, parents: Parents | None, budget: TimeBudget, seed: int
-) -> tuple[np.ndarray, TopK]:
-    """Indices and best nodes of as many documents as the time budget allows, drawn at random; all without a limit."""
-    if not budget.is_limited:
-        return np.arange(len(inputs)), best_nodes(level, inputs, k, parents, "ranking")
-    blocks, tops = [], []
-    with progress("ranking", len(inputs), seconds_left=budget.remaining) as step:
-        for rows in timed_blocks(np.random.default_rng(seed).permutation(len(inputs)), budget):
-            with step.part(len(rows)):
-                own = None if parents is None else parents.of(rows)
-                tops.append(best_nodes(level, SomeInputs(inputs, rows), k, own, "ranking"))
-            blocks.append(rows)
-    rows, top = np.concatenate(blocks), TopK.concatenate(tops)
-    order = np.argsort(rows)
-    return rows[order], TopK(top.ids[order], top.scores[order])
+def with_parents(parts: Sequence[Part], tops: Arrays, tree: LabelTree, depth: int) -> list[Part]:
+    """The parts with ranked nodes (of `tensors_of_tops`) as parents."""
+    found = [TopK(tops[f"{number}.ids"], tops[f"{number}.scores"]) for number in range(len(parts))]
+    return [replace(part, parents=Parents.ranked(top, tree, depth)) for part, top in zip(parts, found, strict=True)]
 
 
-def train_trees(
-    trees: Sequence[LabelTree],
-    seeds: Sequence[int],
-    levels: LevelFactory,
-    beam: int,
-    training: TrainingConfig,
-    data: tuple[TreeData, TreeData | None],
-    job: Job,
-    identity: str,
-) -> tuple[list[AttentionTree], list[list[History]]]:
-    """Train the networks of several trees, each with its own seed; `data` is to train on and to validate with.
-
-    Trees have equal parts of the time budget. The other parameters are those of `WordTreeTraining`.
-    """
-    trained: list[AttentionTree] = []
-    histories: list[list[History]] = []
-    for number, (tree, seed) in enumerate(zip(trees, seeds, strict=True)):
-        own = training.model_copy(update={"seed": seed})
-        name = f"tree{number}-" if len(trees) > 1 else ""
-        within = job.within(job.budget.part(1 / (len(trees) - number)))
-        with stage(f"tree {number + 1} of {len(trees)}" if len(trees) > 1 else ""):
-            one, of_levels = WordTreeTraining(beam, own, within, name, identity, levels).run(tree, *data)
-        trained.append(one)
-        histories.append(of_levels)
-    return trained, histories
+def with_candidates(parts: Sequence[Part], true: Any, count: int) -> list[Part]:
+    """The parts, but training documents have `count` parents: those above true nodes, then the highest ranked."""
+    parents = parts[0].parents
+    if parents is None:
+        return list(parts)
+    nodes = training_nodes(true, parents.nodes, count)
+    own = Parents(nodes, np.empty((len(nodes), 0), np.float32), parents.offsets)
+    return [replace(parts[0], parents=own), *parts[1:]]
 
 
-def log_ranked(part: TreeDocuments, rows: np.ndarray) -> None:
-    """Log that the time budget has ended the ranking of a split, if it has."""
-    if len(rows) < len(part.inputs):
-        log.info(
-            "%s: ended by the time budget after %s of %s documents (%s), which the level uses",
-            stage_name("ranking"), f"{len(rows):,}", f"{len(part.inputs):,}", part.name,
-        )  # fmt: skip
-
-
-def level_targets(tree: LabelTree, labels: Any, counts: bool) -> list[Any]:
+def level_targets(tree: LabelTree, labels: Any, counts: bool = False) -> list[Any]:
     """Targets of each level, with `counts` the number of labels below a node; unknown labels stay at the end."""
     labels = labels.copy()
     labels.data = np.ones(len(labels.data), np.float32)
@@ -332,3 +104,53 @@ def level_targets(tree: LabelTree, labels: Any, counts: bool) -> list[Any]:
     for matrix in [] if counts else targets:
         matrix.data = np.ones(len(matrix.data), np.float32)
     return targets
+
+
+# --- documents as words ---
+
+
+class WordData(NamedTuple):
+    """Documents as words, with what depends on them alone.
+
+    `documents` are those to train on, `parts` the words of these and of held-out ones; there is a vector per word.
+    `training` are the settings for this number of documents and this split.
+    """
+
+    documents: Dataset
+    parts: list[Part]
+    vocabulary: Vocabulary
+    vectors: Tensor
+    training: TrainingConfig
+
+
+def word_data(config: Any, train: Dataset, held_out: Dataset | None, training: TrainingConfig, job: Job) -> WordData:
+    """Learn the vocabulary, and read or draw the word vectors; with little time, for some of the documents."""
+
+    def prepare(part: Dataset) -> None:
+        """Read words and compute their states, as the ranking for each level but the first does."""
+        vocabulary, words = Vocabulary.learned(_texts(part), config.words)
+        table = torch.from_numpy(word_table(vocabulary, words, part.labels, training.seed))
+        mean_states([new_network(table, config, 1, training.seed).encoder], words)
+
+    train, held_out = job.some((train, held_out), prepare)
+    training = _with_averaging_interval(training, len(train))
+    vocabulary, words = Vocabulary.learned(_texts(train), config.words)
+    vectors = torch.from_numpy(word_table(vocabulary, words, train.labels, training.seed))
+    parts = [Part(words, train.labels)]
+    if held_out is not None:
+        parts.append(Part(vocabulary.encode(_texts(held_out)), held_out.labels))
+    return WordData(train, parts, vocabulary, vectors, training)
+
+
+def _texts(data: Dataset) -> Strings:
+    return data.texts or Strings.of(())
+
+
+def _with_averaging_interval(training: TrainingConfig, n_documents: int) -> TrainingConfig:
+    """Set the steps between two averaged states, if the config does not."""
+    averaging = training.averaging
+    if averaging.kind != "swa" or averaging.every is not None:
+        return training
+    steps = n_documents // (training.batch_size * training.accumulate)
+    every = min(max(steps // STATES_PER_EPOCH, 1), STEPS_BETWEEN_STATES)
+    return training.model_copy(update={"averaging": averaging.model_copy(update={"every": every})})

@@ -29,14 +29,7 @@ from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.io.tensors import counts_of
 from labelwise.metrics.streaming import Evaluator
 from labelwise.nn.config import TrainingConfig, lower_is_better
-from labelwise.nn.train.callbacks import (
-    Best,
-    Callback,
-    History,
-    MetricLogger,
-    check_tensorboard,
-    finite,
-)
+from labelwise.nn.heads.sharding import HeadShards, check_head
 from labelwise.nn.train.checkpoint import (
     TIME_BUDGET,
     CheckpointManager,
@@ -44,26 +37,29 @@ from labelwise.nn.train.checkpoint import (
     preserve_random_state,
     seed_random_state,
 )
-from labelwise.nn.train.head_shards import HeadShards, check_head
+from labelwise.nn.train.loop import (
+    Best,
+    History,
+    MetricLogger,
+    Monitor,
+    check_tensorboard,
+    finite,
+)
 from labelwise.nn.train.optim import Averaging, clip_adaptively, clip_gradients, make_optimisers, make_schedule
+from labelwise.runtime.budget import NO_LIMIT, Budget, OutOfTimeError
 from labelwise.runtime.device import torch_threads
 from labelwise.runtime.memory import keep_freed_memory
 from labelwise.runtime.progress import progress, stage_name
 from labelwise.runtime.ranks import BatchShare, Ranks, sharing
 from labelwise.runtime.threads import run_stream
-from labelwise.runtime.time_budget import NO_LIMIT, OutOfTimeError, TimeBudget, complete_within
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
     from labelwise.runtime.job import Job
 
 
-# --- fitting ---
-# What the training loop needs of a network.
-
-
 class Fitting(Protocol):
-    """What a method passes to the loop.
+    """What is trained: all that the loop needs of a network and its data.
 
     Everything that changes during training must be a parameter or a buffer of the module. `loss` may draw from the
     global generators of Python, NumPy and torch; `batches` and `load` draw from generators they seed themselves.
@@ -72,6 +68,16 @@ class Fitting(Protocol):
     @property
     def module(self) -> nn.Module:
         """The module to train; if frozen parts must stay in eval mode, its `train()` has to do so."""
+        ...
+
+    @property
+    def head(self) -> Sequence[str]:
+        """Name prefixes of the parameters with the head's learning rate."""
+        ...
+
+    @property
+    def rows(self) -> Sequence[str]:
+        """Name prefixes of the tables with row-sparse gradients; sparse embeddings need not be listed."""
         ...
 
     def batches(self, epoch: int) -> Sequence[Any]:
@@ -86,10 +92,10 @@ class Fitting(Protocol):
         """Forward pass and loss, the mean over the documents of the batch."""
         ...
 
-    def validate(self) -> dict[str, float]:
+    def validate(self, budget: Budget) -> dict[str, float]:
         """Metrics such as P@1 on held-out documents; {} without any. The module is in eval mode.
 
-        It calls `check_pace` as it goes, which ends it when the time budget does not suffice.
+        It calls `budget.check_pace` as it goes, which ends it when there is not enough time.
         """
         ...
 
@@ -117,10 +123,10 @@ class StageTime:
     budget
         Of this training.
     round_seconds
-        Duration of the last validation with its callbacks, if there was one before an interruption.
+        Duration of the last validation with its diagnosis, if there was one before an interruption.
     """
 
-    def __init__(self, budget: TimeBudget, round_seconds: float | None) -> None:
+    def __init__(self, budget: Budget, round_seconds: float | None) -> None:
         self.budget, self.round_seconds = budget, round_seconds
         self.durations: deque[float] = deque(maxlen=STEPS)
         self._began = time.monotonic()
@@ -272,9 +278,9 @@ def train(
     config: TrainingConfig,
     *,
     job: Job,
-    head: Sequence[str] = (),
-    rows: Sequence[str] = (),
-    callbacks: Sequence[Callback] = (),
+    monitor: Monitor | None = None,
+    head: Sequence[str] | None = None,
+    rows: Sequence[str] | None = None,
     stage: str | None = None,
     title: str | None = None,
     identity: str | None = None,
@@ -289,12 +295,10 @@ def train(
         Settings of training.
     job
         Where checkpoints are kept, where metrics are logged, and the time budget; that of `config` counts as well.
-    head
-        Name prefixes of the parameters with the head's learning rate.
-    rows
-        Name prefixes of the tables with row-sparse gradients; sparse embeddings need not be listed.
-    callbacks
-        Called during training; they may stop it.
+    monitor
+        Follows the training, and may stop it.
+    head, rows
+        Instead of those of `fitting`.
     stage
         Name of this training among several of one job: each has its own folder of checkpoints, and a stage that was
         finished before an interruption is not trained again. None: the job is that stage.
@@ -313,13 +317,12 @@ def train(
         folder = None if job.folder is None else job.folder / stage
     if config.tensorboard is not None:
         check_tensorboard()
-    check_head(getattr(fitting, "head", None), config)
+    check_head(getattr(fitting, "output", None), config)
+    names = tuple(fitting.head if head is None else head), tuple(fitting.rows if rows is None else rows)
     ranks = Ranks(config.precision)
     interruption = Interruption(active=ranks.on_rank_zero(lambda: job.folder is not None))
     with torch_threads(), keep_freed_memory(), seed_random_state(config.seed + ranks.rank), interruption:
-        loop = _Loop(
-            fitting, config, replace(job, folder=folder), ranks, (tuple(head), tuple(rows)), callbacks, stage, identity
-        )
+        loop = _Loop(fitting, config, replace(job, folder=folder), ranks, names, monitor, stage, identity)
         loop.title, loop.interruption = title or stage, interruption
         try:
             history = loop.run()
@@ -343,15 +346,15 @@ class _Loop:
         job: Job,
         ranks: Ranks,
         names: tuple[tuple[str, ...], tuple[str, ...]],
-        callbacks: Sequence[Callback],
+        monitor: Monitor | None,
         stage: str,
         identity: str,
     ) -> None:
         self.fitting, self.config, self.ranks, self.title = fitting, config, ranks, stage
         self.shards = HeadShards(fitting.module, ranks)
         # a head that is divided over ranks needs all of them for any score
-        self.callbacks = tuple(callbacks) if ranks.is_rank_zero or self.shards else ()
-        self.has_rounds = config.validate_every is not None or len(callbacks) > 0
+        self.monitor = monitor if ranks.is_rank_zero or self.shards else None
+        self.has_rounds = config.validate_every is not None or monitor is not None
         self.module = fitting.module.to(ranks.device)
         self.learning = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         self.optimisers = make_optimisers(self.module, config.optimiser, *names)
@@ -368,7 +371,7 @@ class _Loop:
             self.module,
             self.optimisers,
             self.averaging,
-            self.callbacks,
+            self.monitor,
         )
         self.state = self.manager.resume(stage) or LoopState(self._total_steps())
         self.stop = self.state.stopped
@@ -454,24 +457,24 @@ class _Loop:
         return total
 
     def _clip(self, max_norm: float | Literal["adaptive"]) -> None:
-        """Scale the gradients down if their norm is too large; callbacks get the norm before."""
+        """Scale the gradients down if their norm is too large; the monitor gets the norm before."""
         if max_norm == "adaptive":
             norm = clip_adaptively(self.learning.values(), self.state.lengths, self.shards.parameters)
         else:
             norm = clip_gradients(self.learning.values(), max_norm, self.shards.parameters)
-        for callback in self.callbacks:
-            callback.clipped(norm)
+        if self.monitor is not None:
+            self.monitor.clipped(norm)
 
     def _after_step(self, loss: Tensor) -> None:
-        """Average, call callbacks, log and validate where due. Sets `stop` after the last step."""
+        """Average, call the monitor, log and validate where due. Sets `stop` after the last step."""
         state, config = self.state, self.config
         epoch_ended = state.step_of_epoch == 0
         if self.averaging.is_due(state.step, state.total_steps, state.epoch, epoch_ended, self._time_fraction()):
             if config.averaging.kind == "swa":
                 self.optimisers.catch_up()
             self.averaging.update()
-        for callback in self.callbacks:
-            self.stop = callback.after_step(state.step, loss) or self.stop
+        if self.monitor is not None:
+            self.stop = self.monitor.after_step(state.step, loss) or self.stop
         if state.step % config.log_every == 0:
             self._log_loss()
         self.time.end_step()
@@ -503,8 +506,8 @@ class _Loop:
         """Whether to validate at the end: not if the time is over and there is nothing to compare with."""
         return self.stop != TIME_BUDGET or self.ranks.on_rank_zero(self.time.has_time_for_last_round)
 
-    def _end_round(self, budget: TimeBudget) -> None:
-        """Validate, call callbacks, and keep the weights if they are the best so far."""
+    def _end_round(self, budget: Budget) -> None:
+        """Validate, call the monitor, and keep the weights if they are the best so far."""
         state = self.state
         self.time.begin()
         self._log_loss()
@@ -537,7 +540,7 @@ class _Loop:
             yield
         self.module.train()
 
-    def _validate(self, budget: TimeBudget) -> tuple[dict[str, Any] | None, str | None]:
+    def _validate(self, budget: Budget) -> tuple[dict[str, Any] | None, str | None]:
         """The numbers of a round and a reason to stop; no numbers if the budget has ended it."""
         state = self.state
         numbers: dict[str, Any] = {
@@ -548,18 +551,17 @@ class _Loop:
         }
         if self.config.validate_every is not None:
             try:
-                with complete_within(budget):
-                    metrics = self.fitting.validate()
+                metrics = self.fitting.validate(budget)
             except OutOfTimeError:
                 return None, None
             if numbers.keys() & metrics.keys():
                 raise ValueError(f"validate() may not name its metrics {', '.join(numbers)}")
             numbers |= metrics
-        stops = [callback.after_validation(numbers) for callback in self.callbacks]
+        reason = None if self.monitor is None else self.monitor.after_validation(numbers)
         written = {key: value for key, value in numbers.items() if key not in ("step", "epoch", "loss", "rate")}
         if written:
             self.logger.write(state.step, split="valid", epoch=self._epochs_done(), **written)
-        return numbers, next((reason for reason in stops if reason is not None), None)
+        return numbers, reason
 
     # --- unfinished and finished work ---
 

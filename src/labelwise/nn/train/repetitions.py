@@ -46,11 +46,11 @@ from labelwise.nn.sparse_mlp import (
     stacked_networks,
 )
 from labelwise.nn.train.loop import metrics_to_validate, train, validation_metrics
+from labelwise.runtime.budget import Budget
 from labelwise.runtime.device import torch_threads
 from labelwise.runtime.job import Job
 from labelwise.runtime.progress import progress
 from labelwise.runtime.results import FILE, Stored, flat
-from labelwise.runtime.time_budget import check_pace
 from labelwise.topk import TopK
 
 log = logging.getLogger("labelwise")
@@ -262,7 +262,7 @@ class RepetitionFitting:
         n_labels = self.data.labels.shape[1]
         return BucketSearch(BucketTables(n_labels, self.n_buckets, tuple(self.numbers), given=given))
 
-    def validate(self) -> dict[str, float]:
+    def validate(self, budget: Budget) -> dict[str, float]:
         """Precision and nDCG on the held-out documents, with these repetitions only."""
         if self.data.valid is None or self.data.valid[1].shape[0] == 0:
             return {}
@@ -276,7 +276,7 @@ class RepetitionFitting:
                 scores = self.module.scores_by_output(rows.to(self.module.table.device))
                 parts.append(self._search.best(scores.float().cpu().numpy(), min(k, self.data.labels.shape[1])))
                 step(some.shape[0])
-                check_pace(began, begin + some.shape[0], count)
+                budget.check_pace(began, begin + some.shape[0], count)
         return validation_metrics(TopK.concatenate(parts), labels, metrics, self.data.labels)
 
 

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from labelwise.nn.buffers import BufferPool
 from labelwise.nn.config import RecurrentConfig
+from labelwise.nn.heads.base import States
+from labelwise.nn.inputs import BufferPool
 from labelwise.nn.words.recurrent_passes import Plan, RecurrentPass, Steps
+from labelwise.runtime.device import seeded
 
 
 class RecurrentEncoder(nn.Module):
@@ -31,19 +33,22 @@ class RecurrentEncoder(nn.Module):
         The recurrent layer.
     seed
         Seed of the initial weights.
+    pooled
+        Whether a document has the mean of its states, instead of `States`.
     """
 
     word_tables = ("words",)
     """Names of the parameters that are embedding tables, for `decay_on`."""
 
-    def __init__(self, table: Tensor, frozen: bool, config: RecurrentConfig, seed: int = 0) -> None:
+    def __init__(
+        self, table: Tensor, frozen: bool, config: RecurrentConfig, seed: int = 0, pooled: bool = False
+    ) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.pooled = config, pooled
         self.words = nn.Parameter(table if frozen else table.clone(), requires_grad=not frozen)
         layer: Any = nn.LSTM if config.cell == "lstm" else nn.GRU
         half = config.width // 2
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             self.layer: Any = layer(table.shape[1], half, batch_first=True, bidirectional=True)
             for name, weight in self.layer.named_parameters():
                 if weight.ndim == 2:
@@ -59,11 +64,22 @@ class RecurrentEncoder(nn.Module):
         self.pool = BufferPool()
 
     @property
+    def row_tables(self) -> tuple[str, ...]:
+        """Names of the parameters with row-sparse gradients: the word table if it is trained."""
+        return ("words",) if self.words.requires_grad else ()
+
+    @property
     def width(self) -> int:
         """Dimension of a state."""
         return self.config.width
 
-    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, lengths: Tensor) -> States | Tensor:
+        """The states of packed words, or their mean per document."""
+        sizes = lengths.cpu()
+        states = self.states(ids, sizes)
+        return states.sum(1) / sizes[:, None].to(ids.device) if self.pooled else States(states, sizes)
+
+    def states(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """States [documents, longest, width] of packed words, zero after the end of a document.
 
         `lengths` must be descending (see `WordTokens.batch`).

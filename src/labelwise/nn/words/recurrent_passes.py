@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from labelwise.nn.buffers import BufferPool, Buffers
+from labelwise.nn.inputs import BufferPool, Buffers
 from labelwise.runtime.device import limited_threads
 from labelwise.runtime.ranks import add_row_gradient
 from labelwise.runtime.threads import ranges, run_all, threads

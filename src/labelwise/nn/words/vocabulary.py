@@ -65,7 +65,7 @@ class WordTokens:
         """Words of each text."""
         return np.diff(self.starts)
 
-    def batch(self, documents: np.ndarray) -> WordBatch:
+    def batch(self, documents: np.ndarray, epoch: int | None = None) -> WordBatch:
         """The given documents, in order of descending length."""
         begins = self.starts[documents]
         lengths = self.starts[np.asarray(documents) + 1] - begins

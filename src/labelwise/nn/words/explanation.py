@@ -7,19 +7,21 @@ weight: the fraction of the label's attention that the word gets. A term's weigh
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.errors import ConfigError
 from labelwise.labelspace.tree import LabelPath, PathStep
+from labelwise.nn.encode import EncoderHead
 from labelwise.nn.heads.attention import LabelOutput
-from labelwise.nn.levels import AttentionLevel, AttentionTree, Level
+from labelwise.nn.levels import LevelTree
 from labelwise.nn.words.vocabulary import WordTokens
 from labelwise.topk import NO_LABEL
 
 
-def explain_labels(tree: AttentionTree, tokens: WordTokens, labels: np.ndarray) -> list[LabelPath]:
+def explain_labels(tree: LevelTree, tokens: WordTokens, labels: np.ndarray) -> list[LabelPath]:
     """The paths of some labels (ids) for one document."""
     shape = tree.tree
     nodes = [shape.ancestors(depth)[labels] for depth in range(shape.depth)]
@@ -59,17 +61,16 @@ class _AttentionView:
         self.biases = self.margins - (self.weights * self.added).sum(1)
 
 
-def _view(level: Level, ids: np.ndarray, nodes: np.ndarray) -> _AttentionView:
-    if not isinstance(level, AttentionLevel):
-        raise ConfigError("a model without attention cannot explain its predictions")
+def _view(level: EncoderHead, ids: np.ndarray, nodes: np.ndarray) -> _AttentionView:
+    head: Any = level.head
     device = level.encoder.words.device
     with torch.no_grad():
-        states = level.encoder(torch.from_numpy(ids).to(device), torch.tensor([len(ids)]))[0]
+        states = level.encoder.states(torch.from_numpy(ids).to(device), torch.tensor([len(ids)]))[0]
         chosen = torch.from_numpy(nodes.astype(np.int64)).to(device)
-        weights = level.head.weights_of_words(states, chosen)
+        weights = head.weights_of_words(states, chosen)
         views = weights @ states
     views.requires_grad_()
-    output = level.head.output
+    output = head.output
     with torch.enable_grad():
         margins = output(views, chosen) if isinstance(output, LabelOutput) else output(views)
         (gradients,) = torch.autograd.grad(margins.sum(), views)
