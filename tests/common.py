@@ -9,7 +9,7 @@ import pytest
 from labelwise.runtime import memory as kept_memory
 from labelwise.testing.require import same_predictions
 
-__all__ = ["Stop", "default_malloc", "same_predictions"]
+__all__ = ["Clock", "Stop", "default_malloc", "same_predictions"]
 
 
 @pytest.fixture
@@ -25,3 +25,13 @@ def default_malloc(monkeypatch):
 
 class Stop(Exception):
     """What stops a training or an encoding in the middle, as a kill would."""
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now

@@ -2,8 +2,8 @@
 
 import pytest
 
+from common import Clock
 from labelwise.runtime.progress import progress, stage
-from test_time_budget import Clock
 
 
 @pytest.fixture

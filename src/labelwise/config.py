@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -57,6 +57,10 @@ class Config(BaseModel):
 
     # --- what a method's parameters say beyond their values; sections are asked too ---
 
+    elsewhere: ClassVar[Mapping[str, Any]] = {}
+    """Fields on which only some parts of a model depend, so that the method hands their contents to its job itself,
+    and `valid`, if held-out documents are such; each with True or with the fields of a section."""
+
     def sections(self) -> list[Config]:
         """The sections of this config that are set."""
         values = (getattr(self, name) for name in type(self).model_fields)
@@ -79,6 +83,23 @@ class Config(BaseModel):
     def filled_in(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """The given parameters, with those that follow from files that they name; not called for saved models."""
         return given
+
+    def facts(self) -> dict[str, Any]:
+        """Attributes of the method's class that are others with these parameters, as `Method.fact` reads them."""
+        return {}
+
+    def kinds_to_train_on(self, data: Any) -> set[str] | None:
+        """The types of documents to train on, of a method that the parameters make of others; None for all others."""
+        return None
+
+    def with_members(self, members: Sequence[Any]) -> Self:
+        """The parameters of a saved model, with its members in place of what stands for them."""
+        return self
+
+    @property
+    def parts_folder(self) -> Path | None:
+        """A folder of finished parts that the parameters name, beside the work of the fit itself."""
+        return None
 
     @property
     def reads_vectors(self) -> bool:

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from common import Clock
 from labelwise.tuning import auto as search
 from labelwise.tuning.ladder import read_trial, run_trial
-from test_time_budget import Clock
 
 SECONDS = 0.05
 

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from labelwise.ensembles.combine import Combination, Held, fitted_calibrations, learned
+from labelwise.ensembles.combine import Combination
+from labelwise.ensembles.learn import Held, fitted_calibrations, learned
 from labelwise.linear.trees import side_by_side
 from labelwise.metrics.names import parse_metric
 from labelwise.model.calibration import Calibration
@@ -36,7 +37,7 @@ def by_definition(rule, tops, row):
     found = {}
     for label in {label for one in lists for label, _ in one}:
         values = []
-        for number, one in enumerate(lists):
+        for one in lists:
             labels, scores = [i for i, _ in one], [s for _, s in one]
             place = labels.index(label) if label in labels else None
             score = scores[place] if place is not None else scores[-1] if one else 0.0
@@ -46,17 +47,15 @@ def by_definition(rule, tops, row):
                 values.append(1 / (1 + (len(one) if place is None else place)))
             elif rule == "sigmoid_average":
                 values.append(1 / (1 + math.exp(-score)))
-            elif rule == "softmax_average":
-                values.append(math.exp(score) / sum(map(math.exp, scores)) if one else None)
             else:
-                values.append(0.0 if place is None else 1 / (1 + 3 * place + number))
+                values.append(math.exp(score) / sum(map(math.exp, scores)) if one else None)
         if None in values:
             return None
-        found[label] = max(values) if rule == "round_robin" else float(np.dot(values, WEIGHTS))
+        found[label] = float(np.dot(values, WEIGHTS))
     return sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
-@pytest.mark.parametrize("rule", ["average", "rank_average", "softmax_average", "sigmoid_average", "round_robin"])
+@pytest.mark.parametrize("rule", ["average", "rank_average", "softmax_average", "sigmoid_average"])
 def test_equals_the_definition(rule, tops):
     top = Combination(rule, WEIGHTS).best(side_by_side(tops), 20)
     compared = 0
@@ -72,13 +71,6 @@ def test_equals_the_definition(rule, tops):
             assert top.ids[row, :count].tolist() == [label for label, _ in expected]
             compared += count > 3
     assert compared > 10
-
-
-def test_round_robin_takes_members_in_turn():
-    one = TopK(np.array([[4, 7, 1]], np.int32), np.array([[9, 8, 7]], np.float32))
-    other = TopK(np.array([[4, 2, 3]], np.int32), np.array([[0.3, 0.2, 0.1]], np.float32))
-    top = Combination("round_robin", np.ones(2)).best(side_by_side([one, other]), 5)
-    assert top.ids.tolist() == [[4, 7, 2, 1, 3]]
 
 
 def held_out(good, noise, n=400, n_labels=12, seed=0):

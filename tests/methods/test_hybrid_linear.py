@@ -215,3 +215,22 @@ def test_a_damaged_mean_is_refused(model, tmp_path):
             VectorScaling.restored({**state, "vectors.mean": damaged}, 32, 1.0, True, tmp_path)
     with pytest.raises(ModelFormatError, match=r"vectors\.whitening does not fit"):
         VectorScaling.restored({**state, "vectors.whitening": np.zeros((32, 31), np.float32)}, 32, 1.0, True, tmp_path)
+
+
+def test_the_cache_of_vectors_is_opened_once(data, tmp_path, monkeypatch):
+    """Not for every batch of texts: the fingerprint of the encoder is a hash of all its weights."""
+    from labelwise.nn import encode
+
+    monkeypatch.setenv("LABELWISE_VECTORS", str(tmp_path))
+    opened, plain = [], encode.encoder_fingerprint
+    monkeypatch.setattr(encode, "encoder_fingerprint", lambda encoder: (opened.append(None), plain(encoder))[1])
+    model = made().fit(data)
+    model.features_.published = True  # as pretrained ones, which tests do not download
+    batches = [[f"text {number} of batch {batch}" for number in range(300)] for batch in range(3)]
+    first = [model.encode(batch) for batch in batches]
+    assert len(opened) == 1
+    model.features_._recent = None
+    monkeypatch.setattr(encode, "encode_inputs", None)  # nobody gets as far as this
+    for batch, vectors in zip(batches, first, strict=True):
+        np.testing.assert_array_equal(model.encode(batch), vectors)
+    assert len(opened) == 1

@@ -59,7 +59,7 @@ def test_every_way_to_score_finds_labels(data, model, score):
     put_together = {"least": np.min, "median": np.median}.get(score, np.mean)
     tables, buckets = (
         BucketTables(data.n_labels, 32, range(4)).side_by_side(),
-        model._decoder.scores(data.features, model.decoding),
+        model.fitted_.bucket_scores(data.features, model.config),
     )
     values = put_together([table[places] for table, places in zip(buckets, tables.T, strict=True)], axis=0).T
     found = np.take_along_axis(values, top.ids, 1)
@@ -99,7 +99,7 @@ def test_single_labels_with_softmax(single):
     model = lw.Mach(**settings, loss="softmax").fit(single)
     assert model.config.aggregation == "unbiased"
     assert model.score(single) > lw.Popularity().fit(single).score(single) + 0.4
-    buckets = model._decoder.scores(single.features, model.decoding)
+    buckets = model.fitted_.bucket_scores(single.features, model.config)
     np.testing.assert_allclose(buckets.sum(1), 1, rtol=1e-5)
     tables = BucketTables(40, 16, range(4)).side_by_side()
     means = np.mean([table[places] for table, places in zip(buckets, tables.T, strict=True)], axis=0).T

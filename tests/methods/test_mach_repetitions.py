@@ -13,9 +13,12 @@ from cli.commands import labelwise
 from forking import Forked
 from killing import kill_where_it_holds
 from labelwise.cli.main import main
-from labelwise.errors import ConfigError
+from labelwise.errors import ConfigError, DataError
 from labelwise.io.folder import Folder, FolderWriter, new_folder
 from labelwise.labelspace.buckets import BucketTables
+from labelwise.runtime.each import Each
+from labelwise.runtime.finished import KEY
+from labelwise.runtime.results import FILE, KIND
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,7 @@ def test_processes_that_know_nothing_of_each_other(tmp_path, data):
         assert codes == [0, 0], printed.read().decode()
     assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["000", "002"]
     done = labelwise("train", config)
-    assert "2 of 4 repetitions are already finished" in done.err
+    assert "repetition: 2 of 4 are already finished" in done.err
     expected, read = trained_alone(tmp_path)
     found = lw.load(tmp_path / "run" / "model")
     same_repetitions(found.repetitions_, expected.repetitions_)
@@ -66,7 +69,7 @@ def test_a_kill_costs_unfinished_steps_only(tmp_path, data):
     assert (tmp_path / "parts" / "000").is_dir()
     assert not (tmp_path / "parts" / "001").exists()
     done = labelwise("train", config, *checkpoint)
-    assert "1 of 4 repetitions are already finished" in done.err
+    assert "repetition: 1 of 4 are already finished" in done.err
     assert "resuming after step" in done.err
     expected, _ = trained_alone(tmp_path)
     same_repetitions(lw.load(tmp_path / "run" / "model").repetitions_, expected.repetitions_)
@@ -77,7 +80,7 @@ def test_more_repetitions_later_use_those_there_are(tmp_path, data, caplog):
     first = lw.Mach(**{**SMALL, "repetitions": 2}, repetitions_folder=folder).fit(data)
     with caplog.at_level("INFO"):
         more = lw.Mach(**SMALL, repetitions_folder=folder).fit(data)
-    assert "2 of 4 repetitions are already finished" in caplog.text
+    assert "repetition: 2 of 4 are already finished" in caplog.text
     same_repetitions(more.repetitions_[:2], first.repetitions_)
 
 
@@ -109,16 +112,16 @@ def test_what_does_not_belong_here_is_trained_anew(tmp_path, data, caplog, chang
     elif change == "lookups":
         BucketTables(data.n_labels, 32, range(1), "universal").write_lookups(tmp_path)
     elif change == "damaged":
-        file = folder / "000" / "repetition.safetensors"
+        file = folder / "000" / FILE
         content = file.read_bytes()
         file.write_bytes(content[:-3] + b"xyz")
     else:  # a stranger's file, whole in itself, with a bucket that there is not
-        held = Folder(folder / "000", "repetition")
-        tensors = {name: np.array(array) for name, array in held.tensors("repetition.safetensors").items()}
+        held = Folder(folder / "000", KIND)
+        tensors = {name: np.array(array) for name, array in held.tensors(FILE).items()}
         tensors["buckets"][7] = 60_000
-        about = {"fingerprint": held.manifest["fingerprint"], "number": 0}
-        with new_folder(folder / "000", "repetition", about, force=True) as new:
-            new.write_tensors("repetition.safetensors", tensors)
+        about = {KEY: held.manifest[KEY]}
+        with new_folder(folder / "000", KIND, about, force=True) as new:
+            new.write_tensors(FILE, tensors)
     expected = lw.Mach(**settings).fit(other)
     with caplog.at_level("WARNING"):
         found = lw.Mach(**settings, repetitions_folder=str(folder)).fit(other)
@@ -131,7 +134,7 @@ def test_a_damaged_manifest_and_a_full_disk_do_not_end_training(tmp_path, data, 
     (tmp_path / "000" / "manifest.json").write_text("")
     again = lw.Mach(**SHORT, repetitions_folder=str(tmp_path)).fit(data)
     same_repetitions(again.repetitions_, expected.repetitions_)
-    assert Folder(tmp_path / "000", "repetition").manifest["number"] == 0
+    assert Folder(tmp_path / "000", KIND).manifest[KEY]
 
     def full(*_arguments):
         raise OSError(28, "No space left on device")
@@ -150,14 +153,14 @@ def test_a_repetition_that_the_time_budget_ended_is_used_under_the_same_budget_o
     short = trained(time_budget=1e-9)
     with caplog.at_level("INFO"):
         same_repetitions(trained(time_budget=1e-9), short)
-    assert caplog.text.count("1 of 1 repetitions") == 1
+    assert caplog.text.count("1 of 1 are already finished") == 1
     whole = trained(time_budget=1000)
     assert np.abs(whole[0].tensors["table"] - short[0].tensors["table"]).max() > 0
     caplog.clear()
     with caplog.at_level("INFO"):
         same_repetitions(trained(), whole)  # which no budget has ended
         same_repetitions(trained(time_budget=500), whole)
-    assert caplog.text.count("1 of 1 repetitions") == 2
+    assert caplog.text.count("1 of 1 are already finished") == 2
 
 
 def test_a_finished_repetition_is_never_lost(tmp_path, data, caplog):
@@ -171,18 +174,17 @@ def test_a_finished_repetition_is_never_lost(tmp_path, data, caplog):
     assert len(list(tmp_path.iterdir())) == 2
     with caplog.at_level("INFO"):
         again = trained(1), trained(2)
-    assert caplog.text.count("1 of 1 repetitions are already finished") == 2
+    assert caplog.text.count("repetition: 1 of 1 are already finished") == 2
     same_repetitions(again[0], first)
     same_repetitions(again[1], second)
 
 
 def test_a_repetition_that_has_diverged_is_not_finished(tmp_path, data, caplog):
     settings = {**SHORT, "training": {**TRAINING, "epochs": 1, "optimiser": {"rate": 1e30}}}
-    with caplog.at_level("WARNING"):
-        model = lw.Mach(**settings, repetitions_folder=str(tmp_path / "parts")).fit(data)
-    assert "repetition 0 has diverged" in caplog.text
+    with caplog.at_level("WARNING"), pytest.raises(DataError, match="all repetitions have diverged"):
+        lw.Mach(**settings, repetitions_folder=str(tmp_path / "parts")).fit(data)
+    assert "repetition 0 has diverged: it is left out" in caplog.text
     assert not (tmp_path / "parts" / "000").exists()
-    assert (model.predict(data, k=2).ids == -1).all()
 
 
 def test_a_model_of_what_is_finished(tmp_path, data, model, caplog):
@@ -190,7 +192,7 @@ def test_a_model_of_what_is_finished(tmp_path, data, model, caplog):
     lw.Mach(**SMALL, repetitions_folder=folder).fit_parts(data, [3, 1])
     with caplog.at_level("INFO"):
         found = lw.Mach(**SMALL, repetitions_folder=folder, missing="leave").fit(data)
-    assert "2 of 4 repetitions are finished and used" in caplog.text
+    assert "repetition: 2 of 4 are already finished" in caplog.text
     subset = model.subset([1, 3])
     np.testing.assert_array_equal(found.predict(data, k=5).ids, subset.predict(data, k=5).ids)
     found.save(tmp_path / "model")
@@ -215,13 +217,9 @@ def test_faults_of_single_repetitions_are_told(tmp_path, data):
 
 
 def test_finished_repetitions_are_read_once(tmp_path, data, monkeypatch):
-    from labelwise.nn.train.repetitions import FinishedRepetitions
-
     settings = {**SMALL, "repetitions": 2, "repetitions_folder": str(tmp_path), "training": {**TRAINING, "epochs": 1}}
     lw.Mach(**settings).fit(data)
-    numbers, find = [], FinishedRepetitions.find
-    monkeypatch.setattr(
-        FinishedRepetitions, "find", lambda store, number: numbers.append(number) or find(store, number)
-    )
+    keys, find = [], Each.find
+    monkeypatch.setattr(Each, "find", lambda work, key: keys.append(key) or find(work, key))
     assert len(lw.Mach(**settings, missing="leave").fit(data).repetitions_) == 2
-    assert numbers == [0, 1]
+    assert keys == [0, 1]

@@ -248,3 +248,25 @@ def test_a_smaller_top_level_of_the_tree():
     features = np.random.default_rng(0).normal(size=(512, 8)).astype(np.float32)
     assert LabelTree.balanced(features, leaf_size=8, branching=4).sizes == (4, 16, 64, 512)
     assert LabelTree.balanced(features, leaf_size=8, branching=4, top_nodes=20).sizes == (16, 64, 512)
+
+
+def test_the_encoder_is_on_its_device_before_it_encodes_for_the_first_level(data, monkeypatch):
+    """With a GPU, the linear classifiers of the first level would else encode all documents on the CPU."""
+    from torch import nn
+
+    from labelwise.nn.text.transformer import TransformerEncoder
+
+    moved, before, plain, forward = [], [], nn.Module.to, TransformerEncoder.forward
+
+    def to(self, *given, **named):
+        moved.extend([self] if isinstance(self, TransformerEncoder) else [])
+        return plain(self, *given, **named)
+
+    def recorded(self, *given):
+        before.append(any(self is one for one in moved))
+        return forward(self, *given)
+
+    monkeypatch.setattr(nn.Module, "to", to)
+    monkeypatch.setattr(TransformerEncoder, "forward", recorded)
+    made({"level_steps": [1, 1, 1]}).fit(data)
+    assert before[0]

@@ -12,7 +12,7 @@ from killing import kill_where_it_holds
 from labelwise.config import ConfigSource
 from labelwise.data.csr import ArrayOnDisk
 from labelwise.errors import ConfigError, DataError
-from labelwise.io.run_schema import SCRATCH
+from labelwise.io.run_folder import SCRATCH
 from labelwise.methods.mach import Mach
 from labelwise.runs.config import run_config
 from labelwise.runs.train import train, train_repetitions
@@ -144,7 +144,7 @@ def stop(*_, **__):
 def test_a_failure_leaves_no_files(tmp_path, corpora, monkeypatch):
     folder = {"repetitions_folder": str(tmp_path / "parts")}
     given = config(corpora / "tfrecord", tmp_path / "run", mapped=True, model=folder)
-    for target, name in ((Mach, "_training"), (ArrayOnDisk, "map")):
+    for target, name in ((Mach, "_repetitions"), (ArrayOnDisk, "map")):
         with monkeypatch.context() as patch:
             patch.setattr(target, name, stop)
             with pytest.raises(Stopped):

@@ -6,9 +6,9 @@ import pytest
 
 import labelwise as lw
 from cli.commands import labelwise
+from common import Clock
 from conformance.planted import planted
 from labelwise.runs.run_time import RunTime
-from test_time_budget import Clock
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_run_that_was_stopped_does_not_get_its_time_again(clock, config, monke
         raise Killed
 
     run = config.parent / "run"
-    with monkeypatch.context() as patch:
+    with monkeypatch.job() as patch:
         patch.setattr("labelwise.runs.train._fit", stopped)
         with pytest.raises(Killed):
             labelwise("train", config)

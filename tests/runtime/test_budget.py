@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from common import Clock
 from labelwise.runtime.budget import (
     NO_LIMIT,
     RECORD_FILE,
@@ -12,16 +13,7 @@ from labelwise.runtime.budget import (
     OutOfTimeError,
     spending,
 )
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
+from labelwise.runtime.job import Job, limited_time
 
 
 @pytest.fixture
@@ -94,3 +86,12 @@ def test_time_before_an_interruption_counts(clock, tmp_path, caplog):
         assert third.remaining() == 60.0
         clock.now += 70.5
     assert "training ended 10.5 s late" in caplog.text
+
+
+def test_a_budget_that_is_exceeded_is_reported(clock, caplog):
+    for took, lines in ((60.0, 0), (62.0, 0), (70.5, 1)):
+        caplog.clear()
+        with limited_time(Job(), 60.0):
+            clock.now += took
+        assert len(caplog.records) == lines
+    assert "time budget of 1 min 00 s: training ended 10.5 s late" in caplog.text

@@ -82,7 +82,7 @@ def test_names_are_plain_and_used_once(tmp_path, made):
         with pytest.raises(ValueError, match="names of stages"):
             job.kept(name, made(name))
     with pytest.raises(ValueError, match="needs an identity"):
-        Job(tmp_path)
+        Job(tmp_path).kept("tree", made("tree"))
 
 
 def test_work_of_another_identity_is_ignored_and_replaced_by_what_is_made(tmp_path, made, caplog):

@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("torch")
 
 import labelwise as lw
+from common import Clock
 from conformance.planted import planted
 from conformance.small import SMALL
 from labelwise.nn.config import TrainingConfig
@@ -16,7 +17,6 @@ from labelwise.nn.words.vocabulary import WordTokens
 from labelwise.runtime.job import Job
 from labelwise.runtime.progress import progress
 from labelwise.runtime.time_budget import NO_LIMIT
-from test_time_budget import Clock
 from training.tiny_fitting import TinyFitting, Watcher
 
 
@@ -101,7 +101,7 @@ def test_repetitions_share_the_time_and_those_without_any_are_left_out(clock, mo
     model = lw.Mach(**settings).fit(data)
     assert budgets == [25.0, 10.0, 5.0], "what came late is reserved, up to half of the time"
     assert [one.number for one in model.repetitions_] == [0, 1, 2]
-    assert "time budget: 3 of 4 repetitions are trained, the others are left out" in caplog.text
+    assert "time budget: 3 of 4 results of repetition are there, the others are left out" in caplog.text
     assert model.predict(data, 3).ids.shape == (60, 3)
 
 

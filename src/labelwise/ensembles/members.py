@@ -1,29 +1,30 @@
-"""The members of an ensemble: what a config may name, opening saved models, their fingerprints, their common labels."""
+"""The members of an ensemble: what a config may name, opening saved models, what they need, training new ones."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from labelwise.data.csr import positions_in
+from labelwise.data.dataset import Dataset
 from labelwise.data.hashing import KINDS
-from labelwise.errors import ConfigError, DataError, LabelwiseError
+from labelwise.data.out_of_core import scratch_at
+from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.io import folder as store
-from labelwise.io.run_schema import model_folder
+from labelwise.io.run_folder import model_folder
 from labelwise.model.card import CARD_FILE
 from labelwise.model.estimator import with_preset
-from labelwise.model.feature_width import FeatureWidth
-from labelwise.model.inputs import Documents
-from labelwise.model.method import Method, load
-from labelwise.model.predictions import LabelFilter
+from labelwise.model.folder import member_folders, member_prefix, write_member
+from labelwise.model.identity import fit_identity
+from labelwise.model.inputs import kinds_to_train_on
+from labelwise.model.method import Method, load, load_folder
 from labelwise.registry import method_class
 from labelwise.runtime.finished import fingerprint
-from labelwise.strings import Strings
-from labelwise.topk import NO_LABEL, TopK, sorted_by_score
+from labelwise.runtime.job import Job
+from labelwise.runtime.results import Stored
 
 PATH, FINGERPRINT, METHOD, MODEL = "path", "fingerprint", "method", "model"
 ACCEPTED = "a path of a model or a run, a mapping with `method` and its parameters, or a model"
@@ -71,7 +72,7 @@ def plain_members(members: Sequence[Any]) -> list[Any]:
     plain = []
     for member in members:
         if isinstance(member, Method):
-            fitted = hasattr(member, "label_names_")
+            fitted = is_fitted(member)
             about = {MODEL: member.name} if fitted else {METHOD: member.name, **member.config.model_dump(mode="json")}
             plain.append(about)
         else:
@@ -89,7 +90,7 @@ def with_fingerprints(members: Sequence[Any]) -> list[Any]:
             try:
                 known = member_fingerprint(path)
             except LabelwiseError:
-                known = None  # `check_needs` reports it
+                known = None  # `check_members` reports it
         plain.append(member if path is None or known is None else {PATH: path, FINGERPRINT: known})
     return plain
 
@@ -99,11 +100,6 @@ def saved_path(member: Any) -> str | None:
     if isinstance(member, str):
         return member
     return member.get(PATH) if isinstance(member, Mapping) else None
-
-
-def saved_input(path: str) -> str:
-    """What a saved model reads, by its manifest."""
-    return str(store.Folder(model_folder(path), "model", verify=False).manifest.get("input"))
 
 
 def member_fingerprint(path: str) -> str:
@@ -130,6 +126,16 @@ def check_saved(member: Any, number: int) -> None:
         )
 
 
+def check_members(members: Sequence[Any]) -> None:
+    """Raise an error that training would raise for any data: no members, missing models, files or packages."""
+    if not members:
+        raise ConfigError("members: an ensemble needs at least one model; give paths of saved models or runs")
+    for number, member in enumerate(members):
+        check_saved(member, number)
+        if is_fresh(member):
+            opened(member, number).check_needs()
+
+
 def opened(member: Any, number: int) -> Method:
     """A member's model: loaded, as given if it is fitted, otherwise fresh and to be trained."""
     path = saved_path(member)
@@ -137,89 +143,128 @@ def opened(member: Any, number: int) -> Method:
         check_saved(member, number)
         return load(Path(path))
     if isinstance(member, Method):
-        return member if hasattr(member, "label_names_") else type(member)(**member.get_params(deep=False))
+        return member if is_fitted(member) else type(member)(**member.get_params(deep=False))
     if set(member) == {MODEL}:
         raise ConfigError(f"member {number}: {member!r} stands for a model given in Python; give {ACCEPTED}")
     return method_of(member, number)
 
 
-def common_labels(first: Strings | None, members: Sequence[Method]) -> Strings:
-    """The labels of all members by name, those of `first`, or of the first member, before the others."""
-    names = members[0].label_names_ if first is None else first
-    for number, member in enumerate(members):
-        own = member.label_names_
-        if own is names or own == names:
-            continue
-        if own.column_numbers or names.column_numbers:
-            raise DataError(
-                f"member {number} has {len(own):,} labels, others {len(names):,}, and not all of them have names: "
-                "labels without names cannot be matched"
-            )
-        new = np.flatnonzero(positions_in(own, names) < 0)
-        names = names + [own[int(label)] for label in new] if len(new) else names
-    return names
-
-
-def columns_of(member: Method, names: Strings) -> np.ndarray | None:
-    """The id of each of a member's labels among these names; None if they are the same."""
-    own = member.label_names_
-    return None if own is names or own == names else positions_in(own, names).astype(np.int32)
-
-
-def common_input(members: Sequence[Method]) -> tuple[str, FeatureWidth | None]:
-    """What documents have to be given as, and the width of their features, next to texts if members read both."""
-    kinds = sorted({member.input_ for member in members})
-    if len(kinds) > 1 and kinds != ["features", "texts"]:
-        read = ", ".join(f"member {number} reads {member.input_}" for number, member in enumerate(members))
-        raise ConfigError(f"no document can be given to all members: {read}; texts and features go together")
-    widths = {number: member.feature_width_ for number, member in enumerate(members) if member.feature_width_}
-    width = next(iter(widths.values()), None)
-    for number, other in widths.items():
-        if width is not None and (other.columns, other.dense or 0) != (width.columns, width.dense or 0):
-            raise ConfigError(f"member {number} reads {other}, another member {width}; all need the same features")
-    return ("texts" if "texts" in kinds else kinds[0]), width
-
-
 def is_fresh(member: Any) -> bool:
     """Whether a member is to be trained."""
     if isinstance(member, Method):
-        return not hasattr(member, "label_names_")
+        return not is_fitted(member)
     return isinstance(member, Mapping) and METHOD in member
 
 
-def inputs_of(members: Sequence[Method]) -> tuple[str, ...]:
-    """The kinds of documents that all members can read, in the order that the first one prefers."""
-    kinds = [(member.input_,) if hasattr(member, "label_names_") else member.inputs for member in members]
-    return tuple(kind for kind in kinds[0] if all(kind in other for other in kinds)) if kinds else KINDS
+def is_fitted(member: Method) -> bool:
+    """Whether a model is trained."""
+    return hasattr(member, "label_names_")
 
 
-def member_top(
-    member: Method, columns: np.ndarray | None, data: Documents, count: int, chosen: LabelFilter | None
-) -> TopK:
-    """A member's best labels with plain scores, in the label space of the ensemble; of each document what it reads."""
-    own = documents_for(member, data)
-    wanted = None if chosen is None else _filter_for(member, columns, chosen)
-    if wanted is not None and wanted.allowed is not None and not wanted.allowed.any():
-        return TopK(np.full((len(data), 1), NO_LABEL, np.int32), np.full((len(data), 1), -np.inf, np.float32))
-    top = member._ranked(own, min(count, len(member.label_names_)), wanted)
-    scores, ids = top.scores, top.ids
-    if wanted is not None and wanted.weights is not None:
-        scores = scores / np.where(ids == NO_LABEL, 1.0, wanted.weights[np.maximum(ids, 0)]).astype(np.float32)
-    if columns is not None:
-        ids = np.where(ids == NO_LABEL, NO_LABEL, columns[np.maximum(ids, 0)])
-    return TopK(ids, scores) if wanted is None else sorted_by_score(ids, scores)
+# --- what members read and need ---
 
 
-def documents_for(member: Method, data: Documents) -> Documents:
-    """Of some documents what a member reads."""
-    kinds = {member.input_} | ({"features"} if member.feature_width_ is not None else set())
-    return Documents(**{kind: getattr(data, kind) for kind in kinds})
+def facts_of_members(members: Sequence[Any]) -> dict[str, Any]:
+    """What an ensemble of these members, as they are given, says of itself in place of its class."""
+    known = []
+    for number, member in enumerate(members):
+        path = saved_path(member)
+        if path is None and not (isinstance(member, Mapping) and set(member) == {MODEL}):
+            known.append(facts_of_model(opened(member, number)))
+        elif path is not None:
+            with suppress(LabelwiseError):  # `check_members` reports it
+                known.append(_facts_of_folder(store.Folder(model_folder(path), "model", verify=False)))
+    return {**common_facts(known), "refits": any(map(is_fresh, members))}
 
 
-def _filter_for(member: Method, columns: np.ndarray | None, chosen: LabelFilter) -> LabelFilter:
-    """The user's choice of labels as vectors over a member's labels."""
-    if columns is None:
-        return chosen
-    allowed = None if chosen.allowed is None else chosen.allowed[columns]
-    weights = None if chosen.weights is None else chosen.weights[columns]
-    return LabelFilter(allowed, weights, len(columns))
+def facts_of_model(member: Method) -> dict[str, Any]:
+    """What a member says of itself."""
+    facts = {name: member.fact(name) for name in ("inputs", "needs", "same_on_any_threads")}
+    return {**facts, "inputs": (member.input_,)} if is_fitted(member) else facts
+
+
+def _facts_of_folder(folder: store.Folder) -> dict[str, Any]:
+    """The same of a saved model, by its manifest."""
+    method, members = method_class(str(folder.manifest.get("method"))), member_folders(folder)
+    facts = {"needs": method.needs, "same_on_any_threads": method.same_on_any_threads}
+    inner = common_facts([_facts_of_folder(member) for member in members]) if members else {}
+    return {**facts, **inner, "inputs": (str(folder.manifest.get("input")),)}
+
+
+def common_facts(known: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What several models say of themselves together; the kinds of documents in the order that the first prefers."""
+    kinds = [facts["inputs"] for facts in known]
+    return {
+        "inputs": tuple(kind for kind in kinds[0] if all(kind in other for other in kinds)) if kinds else KINDS,
+        "needs": tuple(dict.fromkeys(need for facts in known for need in facts["needs"])),
+        "same_on_any_threads": all(facts["same_on_any_threads"] for facts in known),
+    }
+
+
+def kinds_of_members(members: Sequence[Any], data: Dataset) -> set[str]:
+    """The kinds of documents that members read, or learn from, of those that the data has."""
+    kinds: set[str] = set()
+    for number, member in enumerate(members):
+        path = saved_path(member)
+        if path is not None:
+            manifest = store.Folder(model_folder(path), "model", verify=False).manifest
+            kinds |= {str(manifest.get("input"))} | ({"features"} if manifest.get("n_features") is not None else set())
+        elif is_fresh(member):
+            kinds |= kinds_to_train_on(opened(member, number), data)
+        else:
+            kinds |= kinds_read(opened(member, number))
+    if len(kinds) > 1 and kinds != {"features", "texts"}:
+        raise ConfigError(
+            f"members: some read {', others '.join(sorted(kinds))}: no document can be given to all; texts and "
+            "features go together"
+        )
+    return kinds
+
+
+def kinds_read(member: Method) -> set[str]:
+    """The kinds of documents that a trained model reads."""
+    return {member.input_} | ({"features"} if member.feature_width_ is not None else set())
+
+
+# --- training ---
+
+
+def train_members(members: Sequence[Method], train: Dataset | None, valid: Dataset | None, job: Job) -> list[Method]:
+    """The members, with those trained that are not yet; finished ones are kept if the fit is killed."""
+    fresh = {number: member for number, member in enumerate(members) if not is_fitted(member)}
+    own = {number: [fit_identity(member, member.config, train, valid)] for number, member in fresh.items()}
+    with job.stage("members", len(fresh) / (len(fresh) + 0.1)) as part:
+        shared = fresh, train, valid
+        found = part.each("member", list(fresh), fit_member, shared, of=own, complete=True, stored=MODEL_FOLDER)
+    return [found.get(number, member) for number, member in enumerate(members)]
+
+
+def fit_member(shared: tuple[Mapping[int, Method], Dataset, Dataset | None], job: Job, keys: Iterable[int]) -> Any:
+    """Train one member."""
+    members, train, valid = shared
+    (number,) = keys
+    folder = nullcontext() if job.scratch is None else scratch_at(job.scratch / f"member{number}", True)
+    with folder as scratch:
+        return {number: members[number].fit(train, valid=valid, job=replace(job, scratch=scratch))}
+
+
+def _content(model: Method) -> list[Any]:
+    """The learned arrays of a model and of its members, with their names."""
+    arrays = [part for item in sorted(model.fitted_.tensors().items()) for part in item]
+    return arrays + [part for member in getattr(model.fitted_, "members", ()) for part in _content(member)]
+
+
+def _write(folder: store.FolderWriter, model: Method) -> None:
+    write_member(folder, 0, model.name, model._saved())
+
+
+def _read(folder: store.Folder) -> Method:
+    return load_folder(folder.nested(member_prefix(0), "model"))
+
+
+def _as_it_is(model: Method) -> Method:
+    return model
+
+
+MODEL_FOLDER = Stored(_write, _read, _content, _as_it_is)
+"""Trained members are kept as model folders."""

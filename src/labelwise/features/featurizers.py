@@ -11,7 +11,7 @@ Vectors of a text encoder next to TF-IDF are in `labelwise.nn.featurizer`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from scipy import sparse
@@ -32,9 +32,6 @@ COUNTED = 0.3
 
 class Featurizer(Protocol):
     """What every featurizer has."""
-
-    reads: ClassVar[str]
-    """The type of its documents."""
 
     @property
     def n_features(self) -> int:
@@ -101,8 +98,6 @@ def csr_rows(featurizer: Featurizer, documents: Dataset | Documents) -> Any:
 class Given:
     """Features that the data has, with every document scaled to unit L2 norm if wanted."""
 
-    reads = "features"
-
     def __init__(self, norm: str | None, n_features: int) -> None:
         self.norm, self.n_features = norm, n_features
 
@@ -137,8 +132,6 @@ class Given:
 
 class Words:
     """TF-IDF of texts."""
-
-    reads = "texts"
 
     def __init__(self, tfidf: Tfidf) -> None:
         self.tfidf = tfidf
@@ -179,8 +172,6 @@ class Words:
 
 class WordsAndGiven:
     """TF-IDF of texts, and next to it the dense features of the data, multiplied by a number."""
-
-    reads = "texts"
 
     def __init__(self, words: Words, scale: float, width: int) -> None:
         self.words, self.tfidf, self.scale, self.width = words, words.tfidf, scale, width

@@ -254,9 +254,8 @@ def import_model(model: ForeignModel, names: Strings | None = None, tfidf: Tfidf
     method = LinearFlat if _is_flat(linear) else LinearTree
     config = method(**_parameters(model, linear, tfidf)).config
     names = chosen if chosen is not None else Strings.numbers(n_labels)
-    features, kind, width = Words(tfidf), "texts", None
-    if tfidf is None:
-        features, kind, width = Given(config.feature_norm, model.n_features), "features", FeatureWidth(model.n_features)
+    features = Given(config.feature_norm, model.n_features) if tfidf is None else Words(tfidf)
+    kind, width = ("features", FeatureWidth(model.n_features)) if tfidf is None else ("texts", None)
     fitted, labels = LinearModel(features, linear), ModelLabels(names, None, np.zeros(n_labels, np.int64))
     about = TrainingData(labels=n_labels)
     card = Card(created=now(), data=about, packages=installed_versions(CORE_PACKAGES))

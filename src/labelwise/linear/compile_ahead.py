@@ -137,10 +137,11 @@ def _solver(_precision: str) -> None:
     from labelwise.labelspace.tree import LabelTree
     from labelwise.linear.settings import TrainingSettings
     from labelwise.linear.train import TrainingExamples, train_tree
+    from labelwise.runtime.job import Job
 
     tree = LabelTree.from_bounds(np.arange(FEW), [np.arange(0, FEW + 1, 2)])  # small nodes, so that rows are copied
     examples = TrainingExamples(FeatureRows.of(_few_documents()), _few_documents())
-    train_tree(examples, tree, tree.aggregate(examples.labels), TrainingSettings())
+    train_tree(examples, tree, tree.aggregate(examples.labels), TrainingSettings(), Job())
 
 
 def _few_documents() -> Any:

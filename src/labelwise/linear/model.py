@@ -9,7 +9,7 @@ import numpy as np
 
 from labelwise.data.dataset import Documents
 from labelwise.errors import ConfigError, did_you_mean
-from labelwise.features.featurizers import Featurizer, saved_featurizer
+from labelwise.features.featurizers import saved_featurizer
 from labelwise.features.tfidf import Tfidf
 from labelwise.labelspace.tree import LabelPath, LabelTree
 from labelwise.linear.compile_ahead import compile_ahead
@@ -91,7 +91,7 @@ class LinearRanker:
         return cls(features, LinearTrees.restored(tensors, features.n_features, about.n_labels, about.path))
 
     @classmethod
-    def _featurizer(cls, tensors: Mapping[str, np.ndarray], about: Any) -> Featurizer:
+    def _featurizer(cls, tensors: Mapping[str, np.ndarray], about: Any) -> Any:
         return saved_featurizer(tensors, about)
 
     def check(self) -> None:

@@ -25,7 +25,7 @@ from scipy import sparse
 
 from labelwise.data.csr import Blocks
 from labelwise.errors import DataError, ModelFormatError
-from labelwise.features.featurizers import Featurizer, Given
+from labelwise.features.featurizers import Given
 from labelwise.features.labels import pifa, with_label_texts
 from labelwise.features.rows import FeatureOrder, FeatureRows, OrderedFeatures, is_mapped
 from labelwise.io import folder as store
@@ -356,7 +356,7 @@ def widths_of(chunks: Sequence[Chunk]) -> dict[int, int]:
 # --- label trees ---
 
 
-def ordered_rows(features: Featurizer, rows: Any, folder: Path | None) -> tuple[OrderedFeatures, Any]:
+def ordered_rows(features: Any, rows: Any, folder: Path | None) -> tuple[OrderedFeatures, Any]:
     """Training rows renumbered by frequency, and the rows that describe labels when they are clustered.
 
     Those of TF-IDF alone are renumbered in place and describe labels so; others in the order of their own columns,

@@ -27,10 +27,11 @@ from labelwise.errors import ConfigError
 from labelwise.features.labels import pifa
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.labelspace.tree import LabelTree
+from labelwise.model.inputs import hold_out
 from labelwise.model.method import Method
 from labelwise.nn.config import RecurrentConfig, Width, WordsConfig, WordTraining
 from labelwise.nn.cost import attention_xml_cost
-from labelwise.nn.levels import LevelsModel
+from labelwise.nn.levels import MAX_VALID_WORDS, LevelsModel
 from labelwise.runtime.job import Job
 
 Count = Annotated[int, Field(ge=1)]
@@ -124,7 +125,7 @@ class AttentionXML(Method):
         config = self.config
         trees, histories = [], []
         with torch_threads():
-            words = word_data(config, train, valid, job)
+            words = word_data(config, *hold_out(train, valid, config, most=MAX_VALID_WORDS), job)
             described = label_features(words.documents, config)
             for number in range(config.trees):
                 seed = words.training.seed + SEED_STEP * number

@@ -17,10 +17,11 @@ from pydantic import Field
 from labelwise.config import Config as BaseConfig
 from labelwise.data.dataset import Dataset
 from labelwise.labelspace.tree import LabelTree
+from labelwise.model.inputs import hold_out
 from labelwise.model.method import Method
 from labelwise.nn.config import OptimiserConfig, RecurrentConfig, WordsConfig, WordTraining
 from labelwise.nn.cost import bigru_cost
-from labelwise.nn.levels import LevelsModel
+from labelwise.nn.levels import MAX_VALID_WORDS, LevelsModel
 from labelwise.runtime.job import Job
 
 BEAM = 1
@@ -75,7 +76,7 @@ class BiGRU(Method):
 
         config = self.config
         with torch_threads():
-            words = word_data(config, train, valid, job)
+            words = word_data(config, *hold_out(train, valid, config, most=MAX_VALID_WORDS), job)
             tree, training = LabelTree.flat(train.n_labels), words.training
 
             def level(depth: int, targets: Any, above: Any) -> Any:

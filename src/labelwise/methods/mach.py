@@ -15,36 +15,27 @@ labels without an array of documents x labels, and metrics are the usual ones.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
-from labelwise.config import PART, Decides, deciding_json
 from labelwise.config import Config as BaseConfig
+from labelwise.config import Decides
 from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
-from labelwise.errors import ConfigError, ModelFormatError, import_required
+from labelwise.errors import ConfigError, DataError
+from labelwise.features.featurizers import Featurizer, featurizer_of
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
-from labelwise.io.folder import get_tensor
-from labelwise.labelspace.bucket_search import BucketSearch, Score
-from labelwise.labelspace.buckets import (
-    BucketTables,
-    Hash,
-    RepartitionConfig,
-    bucket_dtype,
-    checked_table,
-    read_lookups,
-)
+from labelwise.labelspace.bucket_search import Score
+from labelwise.labelspace.buckets import Hash, RepartitionConfig, bucket_dtype
 from labelwise.labelspace.proposals import ORDER_BYTES
-from labelwise.methods.text_features import TextFeatures
-from labelwise.model.inputs import Documents
-from labelwise.model.old_method import OldMethod as Method
-from labelwise.model.predictions import LabelFilter
+from labelwise.model.method import Method
+from labelwise.nn.buckets import MAX_REPETITIONS, BucketModel
 from labelwise.nn.config import (
     Count,
     OptimiserConfig,
@@ -53,16 +44,12 @@ from labelwise.nn.config import (
     TrainingConfig,
 )
 from labelwise.nn.cost import bucket_size, network_cost
-from labelwise.runtime.job import Job, limited_time
-from labelwise.topk import TopK
+from labelwise.runtime.job import Job
 
 if TYPE_CHECKING:
-    from labelwise.nn.buckets import BucketDecoder, Decoding, NetworkShape, Repetition
-    from labelwise.nn.train.repetitions import RepetitionTraining
+    from labelwise.nn.buckets import Repetition
 
 log = logging.getLogger("labelwise")
-
-MAX_REPETITIONS = 1000
 
 
 class MachTraining(TrainingConfig):
@@ -91,22 +78,40 @@ class CandidatesConfig(BaseConfig):
     """Minimum number of tables in which a label must be a candidate to be scored."""
 
 
-class Mach(TextFeatures, Method):
+def mach_cost(config: Any, shape: DataShape, constants: Constants) -> Cost:
+    """Repetitions one after the other; every label is looked up in every table to be ranked."""
+    size = bucket_size(shape, config.feature_hashing or shape.features, list(config.hidden), config.buckets)
+    one = network_cost(shape, constants, "buckets", size, config.training, ranks=True)
+    tables = config.repetitions * shape.labels * bucket_dtype(config.buckets).itemsize
+    decoding = config.repetitions * shape.labels / constants.rate("decoding")
+    names = one.model - 4 * (size.weights + size.rows)
+    model = config.repetitions * 4 * (size.weights + size.rows) + names
+    words = shape.feature_bytes if shape.words is not None else 0.0
+    return replace(
+        one, cpu=constants.tfidf * shape.text_bytes, network=config.repetitions * one.network,
+        operations=config.repetitions * one.operations, steps=config.repetitions * one.steps,
+        memory=one.memory + words + tables + ORDER_BYTES * shape.labels + model, model=model,
+        disk=one.disk + 2 * model, shares=config.repetitions, step_bytes=0.0,
+        latency=constants.call + config.repetitions * size.forward / constants.rate("buckets") + decoding,
+        changes=("feature_hashing", "fewer hidden units", "fewer buckets", "fewer repetitions"),
+    )  # fmt: skip
+
+
+class Mach(Method):
     """Labels hashed into buckets: memory that does not grow with the labels, training without communication."""
 
     name = "mach"
+    Fitted = BucketModel
     needs = ("torch",)
     good_for = "hundreds of thousands of labels and more, memory that one output per label exceeds"
     speed = "minutes to hours on a CPU"
     inputs = ("features", "texts")
     same_on_any_threads = False
     validates = True
-    chooses_labels = True
-    trains_in_parts = True
     trains_on_ranks = True
     trains_in_tasks = True
-    plans = True
     changeable = ("score", "candidates")
+    cost = staticmethod(mach_cost)
     presets = {
         "cpu": {"repetitions": 4, "buckets": 300, "training": {"batch_size": 64, "optimiser": {"rate": 4e-3}}},
     }
@@ -171,36 +176,38 @@ class Mach(TextFeatures, Method):
                 raise ValueError("missing: leave needs a repetitions_folder with finished ones")
             return self
 
+        elsewhere: ClassVar[Mapping[str, Any]] = {"lookups": True}
+
+        @property
+        def parts_folder(self) -> Path | None:
+            return None if self.repetitions_folder is None else Path(self.repetitions_folder)
+
         @property
         def aggregation(self) -> Score:
             """How the scores of a label's buckets are combined."""
             return self.score or ("logits" if self.loss == "bce" else "unbiased")
 
-    repetitions_: list[Repetition]
-    _decoder: BucketDecoder
+    def _fit(self, train: Dataset, valid: Dataset | None, job: Job) -> BucketModel:
+        features, found = self._repetitions(train, valid, job, range(self.config.repetitions))
+        if not found and self.config.missing == "leave":
+            raise ConfigError(
+                f"repetitions_folder: no finished repetition of this training is in {self.config.parts_folder}"
+            )
+        if not found:
+            raise DataError("all repetitions have diverged; a smaller training.optimiser.rate may help")
+        return BucketModel(features, found, self.config, train.n_labels)
 
-    # --- fit ---
+    def _repetitions(
+        self, train: Dataset, valid: Dataset | None, job: Job, numbers: Sequence[int]
+    ) -> tuple[Featurizer, list[Repetition]]:
+        from labelwise.nn.train.repetitions import BucketData, all_repetitions
 
-    def _fit(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> None:
-        self.check_needs()
-        from labelwise.runtime.device import torch_threads
-
-        with torch_threads():
-            training = self._training(data, kind, valid, job)
-            folder, config = self._folder(job), self.config
-            numbers = range(config.repetitions)
-            if config.missing == "leave":
-                self.repetitions_ = training.finished(numbers, folder)
-                if not self.repetitions_:
-                    raise ConfigError(f"repetitions_folder: no finished repetition of this training is in {folder}")
-                log.info("%d of %d repetitions are finished and used", len(self.repetitions_), config.repetitions)
-            else:
-                self.repetitions_ = training.run(numbers, folder, config.at_once)
-        self._decoder = self._built_decoder(data.n_labels, training.data.features.shape[1])
+        features, rows = featurizer_of(self.config, train).learn(self.config, train, job)
+        return features, all_repetitions(BucketData.of(features, rows, train, valid, self.config), numbers, job)
 
     def check_parts(self, numbers: Sequence[int]) -> Path:
         """Raise unless these are repetitions of this model; returns the folder of finished ones."""
-        folder, count = self.config.repetitions_folder, self.config.repetitions
+        folder, count = self.config.parts_folder, self.config.repetitions
         if folder is None:
             raise ConfigError(
                 "to train single repetitions set repetitions_folder, the folder of finished ones, for example "
@@ -209,7 +216,7 @@ class Mach(TextFeatures, Method):
         unknown = [number for number in numbers if not 0 <= number < count]
         if unknown:
             raise ConfigError(f"there are repetitions 0 to {count - 1}, not {unknown[0]}")
-        return Path(folder)
+        return folder
 
     def fit_parts(
         self, data: Dataset, numbers: Sequence[int], valid: Dataset | None = None, job: Job | None = None
@@ -218,165 +225,18 @@ class Mach(TextFeatures, Method):
 
         Several processes on several machines may do so at the same time; finished ones are not trained again.
         """
-        self.check_needs()
-        from labelwise.runtime.device import torch_threads
-
         folder = self.check_parts(numbers)
-        held_out = valid.align(data.label_names) if valid is not None else None
-        with torch_threads(), limited_time(job or Job(), self.time_budget) as timed:
-            training = self._training(data, self._kind_of(data), held_out, timed)
-            training.run(list(numbers), folder, self.config.at_once)
+        with self.prepared(data, None, valid, job) as (given, own):
+            self._repetitions(given.train, given.valid, own, list(numbers))
         return folder
-
-    def _folder(self, job: Job) -> Path | None:
-        if self.config.repetitions_folder is not None:
-            return Path(self.config.repetitions_folder)
-        return None if job.folder is None else job.folder / "repetitions"
-
-    def _training(self, data: Dataset, kind: str, valid: Dataset | None, job: Job) -> RepetitionTraining:
-        from labelwise.nn.train.repetitions import RepetitionData, RepetitionTraining
-
-        config = self.config
-        features = self.learn_features(data, kind)
-        held_out = None
-        if valid is not None and config.training.validate_every is not None:
-            held_out = self.features_of(valid), valid.labels
-        elsewhere = {"training": True, "lookups": True}  # in the fingerprint separately, lookups by content
-        settings = deciding_json(config, PART, elsewhere)
-        if config.loss == "softmax":
-            several = int((np.diff(data.labels.indptr) > 1).sum())
-            if several:
-                log.warning(
-                    "loss: softmax is for one label per document; %d have more, whose labels are weighted equally; "
-                    "bce learns every label separately", several,
-                )  # fmt: skip
-        tables = self._tables(data.n_labels, range(config.repetitions))
-        return RepetitionTraining(
-            RepetitionData(features, data.labels, held_out), self._sizes(features.shape[1]), config.loss,
-            config.training, tables, self._feature_tables(features.shape[1]), settings, job, config.repartition,
-        )  # fmt: skip
-
-    def _sizes(self, n_features: int) -> NetworkShape:
-        from labelwise.nn.buckets import NetworkShape
-
-        rows = self.config.feature_hashing or n_features
-        return NetworkShape(rows, tuple(self.config.hidden), self.config.buckets)
-
-    def _tables(self, n_labels: int, numbers: Sequence[int]) -> BucketTables:
-        config = self.config
-        given = None
-        if config.lookups is not None:
-            given = read_lookups(config.lookups, n_labels, config.buckets, numbers)
-        return BucketTables(n_labels, config.buckets, tuple(numbers), config.hash, config.training.seed, given)
-
-    def _feature_tables(self, n_features: int) -> BucketTables | None:
-        config = self.config
-        if config.feature_hashing is None:
-            return None
-        return BucketTables(n_features, config.feature_hashing, tuple(range(config.repetitions)))
-
-    def _built_decoder(self, n_labels: int, n_features: int) -> BucketDecoder:
-        """Search and networks of the repetitions, for prediction."""
-        from labelwise.nn.buckets import BucketDecoder, BucketNetworks
-
-        config = self.config
-        numbers = tuple(one.number for one in self.repetitions_)
-        given = {one.number: one.buckets for one in self.repetitions_ if one.buckets is not None}
-        tables = BucketTables(n_labels, config.buckets, numbers, config.hash, config.training.seed, given or None)
-        networks = BucketNetworks(self.repetitions_, self._sizes(n_features), self._feature_tables(n_features))
-        return BucketDecoder(networks, BucketSearch(tables))
-
-    def _cost(self, shape: DataShape, constants: Constants) -> Cost:
-        """Repetitions one after the other; every label is looked up in every table to be ranked."""
-        config = self.config
-        size = bucket_size(shape, config.feature_hashing or shape.features, list(config.hidden), config.buckets)
-        one = network_cost(shape, constants, "buckets", size, config.training, ranks=self.trains_on_ranks)
-        tables = config.repetitions * shape.labels * bucket_dtype(config.buckets).itemsize
-        decoding = config.repetitions * shape.labels / constants.rate("decoding")
-        names = one.model - 4 * (size.weights + size.rows)
-        model = config.repetitions * 4 * (size.weights + size.rows) + names
-        words = shape.feature_bytes if shape.words is not None else 0.0
-        return replace(
-            one, cpu=constants.tfidf * shape.text_bytes, network=config.repetitions * one.network,
-            operations=config.repetitions * one.operations, steps=config.repetitions * one.steps,
-            memory=one.memory + words + tables + ORDER_BYTES * shape.labels + model, model=model,
-            disk=one.disk + 2 * model, shares=config.repetitions, step_bytes=0.0,
-            latency=constants.call + config.repetitions * size.forward / constants.rate("buckets") + decoding,
-            changes=("feature_hashing", "fewer hidden units", "fewer buckets", "fewer repetitions"),
-        )  # fmt: skip
-
-    # --- predict ---
-
-    @property
-    def decoding(self) -> Decoding:
-        """From the current parameters, which may be changed after fitting."""
-        from labelwise.nn.buckets import Decoding
-
-        config = self.config
-        candidates = None if config.candidates is None else (config.candidates.buckets, config.candidates.hits)
-        return Decoding(config.aggregation, "sigmoid" if config.loss == "bce" else "softmax", candidates)
-
-    def _predict(self, data: Documents, k: int) -> TopK:
-        return self._decoder.best(self.features_of(data), k, self.decoding)
-
-    def _predict_chosen(self, data: Documents, k: int, chosen: LabelFilter) -> TopK:
-        """Restricted to some labels the search is exact; with weights, all of their scores are computed."""
-        labels = None if chosen.allowed is None else np.flatnonzero(chosen.allowed)
-        k = k if labels is None else min(k, len(labels))
-        if chosen.weights is not None and labels is None:
-            labels = np.arange(len(chosen.weights))
-        return self._decoder.best(self.features_of(data), k, self.decoding, labels, chosen.weights)
-
-    # --- files ---
-
-    def _state(self) -> dict[str, np.ndarray]:
-        state = {"repetitions": np.array([one.number for one in self.repetitions_], np.int64)}
-        state |= self.features_state()
-        for one in self.repetitions_:
-            state |= one.to_tensors(f"repetition{one.number}.")
-        return state
-
-    def _restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> None:
-        import_required(self.name, "nn", "torch")
-        from labelwise.nn.buckets import Repetition
-
-        self.restore_features(tensors, path)
-        n_features = self.feature_count
-        numbers = get_tensor(tensors, "repetitions", path)
-        if (
-            numbers.ndim != 1
-            or numbers.dtype != np.int64
-            or not 1 <= len(numbers) <= MAX_REPETITIONS
-            or len(np.unique(numbers)) != len(numbers)
-            or not (numbers.min() >= 0 and numbers.max() < self.config.repetitions)
-        ):
-            raise ModelFormatError(f"{path}: the list of repetitions is damaged")
-        sizes, n_labels = self._sizes(n_features), len(self.label_names_)
-        self.repetitions_ = []
-        for number in numbers.tolist():
-            prefix = f"repetition{number}."
-            buckets = tensors.get(f"{prefix}buckets")
-            if buckets is not None:
-                buckets = checked_table(buckets, n_labels, self.config.buckets, f"{path}: {prefix}buckets")
-            self.repetitions_.append(Repetition(number, sizes.checked(tensors, prefix, path), buckets))
-        learned = self.config.lookups is not None or self.config.repartition is not None
-        if learned and any(one.buckets is None for one in self.repetitions_):
-            raise ModelFormatError(f"{path}: the model was trained with given or learned buckets, which are missing")
-        if len(numbers) < self.config.repetitions:
-            log.info("%s: %d of %d repetitions are present and used", path, len(numbers), self.config.repetitions)
-        self._decoder = self._built_decoder(n_labels, n_features)
 
     def subset(self, numbers: Sequence[int]) -> Self:
         """A copy of the model with only some of its repetitions."""
-        from copy import copy
-
         self._check_fitted()
-        held = {one.number: one for one in self.repetitions_}
-        unknown = [number for number in numbers if number not in held]
-        if unknown or not numbers:
-            raise ConfigError(f"repetitions: choose some of {sorted(held)}, got {list(numbers)}")
-        other = copy(self)
-        other.repetitions_ = [held[number] for number in dict.fromkeys(numbers)]
-        other._decoder = other._built_decoder(len(self.label_names_), self.feature_count)
-        log.info("%d of %d repetitions are used", len(other.repetitions_), self.config.repetitions)
+        held = sorted(one.number for one in self.fitted_.repetitions)
+        if not numbers or not set(numbers) <= set(held):
+            raise ConfigError(f"repetitions: choose some of {held}, got {list(numbers)}")
+        other = copy.copy(self)
+        other.fitted_ = self.fitted_.with_repetitions(list(dict.fromkeys(numbers)))
+        log.info("%d of %d repetitions are used", len(other.fitted_.repetitions), self.config.repetitions)
         return other

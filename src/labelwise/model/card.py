@@ -31,7 +31,7 @@ from labelwise.formatting import (
     printable,
 )
 from labelwise.io import folder as store
-from labelwise.io.run_schema import Record
+from labelwise.io.json import Record
 from labelwise.model.label_file import ModelLabels
 from labelwise.registry import installed_versions, method_package
 
@@ -375,7 +375,7 @@ class Card(Record):
 def card_of(method: Method, data: Dataset | None, hashes: np.ndarray) -> Card:
     """The card of a model that has just been trained on this data, given the hashes of the documents."""
     plugin = method_package(method.name)
-    packages = [*CORE_PACKAGES, *method.needs, *([plugin[0]] if plugin else [])]
+    packages = [*CORE_PACKAGES, *method.fact("needs"), *([plugin[0]] if plugin else [])]
     about = TrainingData(labels=len(method.label_names_))
     if data is not None:
         name, content = short_name(data.name), dataset_hash(data, hashes)

@@ -247,10 +247,7 @@ def top_words(model: Method, documents: Any, top: TopK, count: int) -> list[list
     """
     check_explains(model, count)
     data = model._as_documents(documents)
-    if hasattr(model.fitted_, "contributions"):
-        features, _ = model.fitted_.contributions(data, top.ids, count)
-    else:
-        features, _ = contributions_one_by_one(model, data, top.ids, count)
+    features, _ = contributions(model, data, top.ids, count)
     distinct, inverse = np.unique(features, return_inverse=True)
     known = distinct[distinct >= 0]
     names = [""] * (len(distinct) - len(known)) + (feature_names(model, known) if len(known) else [])
@@ -270,6 +267,13 @@ def check_explains(model: Method, count: int) -> None:
     if can(model, "pixels"):
         raise ConfigError(f"{model.name} has no words to show; `labelwise explain` draws maps of pixels")
     require(model, "explain")
+
+
+def contributions(model: Method, data: Documents, labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each document and label the `count` features with the largest contributions, and the amounts."""
+    if hasattr(model.fitted_, "contributions"):
+        return model.fitted_.contributions(data, labels, count)
+    return contributions_one_by_one(model, data, labels, count)
 
 
 def contributions_one_by_one(

@@ -91,7 +91,7 @@ ABILITIES = {
     "top_of": Ability("cannot leave out or weight labels"),
     "explain": Ability("cannot explain its predictions"),
     "pixels": Ability("cannot explain images"),
-    "vectors": Ability("has no document vectors", "have them"),
+    "vectors": Ability("has no document vectors"),
     "image_vectors": Ability("has no vectors to compare images by", "has"),
     "attention": Ability("has no attention among tokens", "has"),
     "learned": Ability("cannot learn more documents"),
@@ -111,15 +111,17 @@ ABILITIES = {
 - `shrunk(precision, threshold, config)`: a smaller one, and the parameters that differ
 - `tree`: the first label tree; `remarks`: what a person should know before relying on it; `members`: models inside
 - `check()`: what `from_tensors` leaves to be checked; not called with `verify=False`
-- `lacks`: members of the class that this one cannot offer, and `saved_lacks(config, arrays, members)`, the same of a
-  model that is not loaded, from the names of its arrays and the abilities of its members
-- `about(known)`: attributes of the model, such as label names, from those of its training documents: of a model made of
-  others
+- `lacks`: members of the class that this one cannot offer, or a mapping from them to who is to blame, and
+  `saved_lacks(config, arrays, members)`, the same of a model that is not loaded, from the names of its arrays and the
+  abilities of its members
+- `about(known)`, `facts()`: of a model made of others, attributes of the model such as label names, from those of its
+  training documents, and what `Method.fact` says of it
 """
 
 
 def require(model: Method, ability: str) -> None:
     """Raise an error that names the methods that can, unless this model can."""
     if not can(model, ability):
-        about = ABILITIES[ability]
-        raise ConfigError(f"{model.name} {about.lacking}; {methods_that(ability)} {about.verb}")
+        about, lacks = ABILITIES[ability], getattr(model.fitted_, "lacks", ())
+        who = lacks.get(ability, model.name) if isinstance(lacks, Mapping) else model.name
+        raise ConfigError(f"{who} {about.lacking}; {methods_that(ability)} {about.verb}")

@@ -87,8 +87,13 @@ def _write_files(model: SavedModel, folder: store.FolderWriter) -> None:
     if model.calibration is not None:
         folder.write_tensors(CALIBRATION_FILE, model.calibration.to_tensors())
     for number, (method, member) in enumerate(model.members):
-        with folder.nested(member_prefix(number), "model", _about(method, member)) as inner:
-            _write_files(member, inner)
+        write_member(folder, number, method, member)
+
+
+def write_member(folder: store.FolderWriter, number: int, method: str, model: SavedModel) -> None:
+    """Write a model into a folder of something else, under names with a prefix; `Folder.nested` opens it."""
+    with folder.nested(member_prefix(number), "model", _about(method, model)) as inner:
+        _write_files(model, inner)
 
 
 def member_folders(folder: store.Folder) -> list[store.Folder]:

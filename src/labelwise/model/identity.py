@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from labelwise.config import PART, Config, Fields, deciding_fields, without_fields
+from labelwise.config import PART, Config, deciding_fields, without_fields
 from labelwise.data.csr import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.data.hashing import KINDS, dataset_hash, document_hashes, text_hashes
@@ -26,16 +26,14 @@ from labelwise.runtime.finished import fingerprint
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def fit_identity(
-    method: Any, config: Config, train: Dataset | None, valid: Dataset | None = None, *, elsewhere: Fields | None = None
-) -> str:
+def fit_identity(method: Any, config: Config, train: Dataset | None, valid: Dataset | None = None) -> str:
     """The identity of one fit of a method, or of its class, with this config.
 
-    `elsewhere` are fields of the config whose contents the method hands to its job itself, because only some of its
-    results depend on them, such as a folder with one lookup table per repetition.
+    Without the fields that are `elsewhere` by the config, such as a folder with one lookup table per repetition.
     """
-    parameters = without_fields(deciding_fields(config, PART), elsewhere or {})
-    held_out = content_of(valid) if valid is not None and method.validates else None
+    parameters = without_fields(deciding_fields(config, PART), dict(config.elsewhere))
+    reads_valid = valid is not None and method.validates and "valid" not in config.elsewhere
+    held_out = content_of(valid) if reads_valid and valid is not None else None
     return fingerprint(
         method.name,
         parameters,

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
@@ -33,6 +33,9 @@ from labelwise.runtime.progress import progress
 from labelwise.runtime.time_budget import TimeBudget, timed_blocks
 from labelwise.strings import Strings
 from labelwise.topk import TopK
+
+if TYPE_CHECKING:
+    from labelwise.model.method import Method
 
 AT_ONCE = 16_384
 FORMS = {
@@ -82,6 +85,16 @@ def training_kind(data: Dataset, inputs: Sequence[str], method: str, with_vector
     elif "paths" in inputs and data.texts is not None:
         hint = "; the column of a table with paths of files is named by data.options.path_column"
     raise DataError(f"{data.name}: {method} needs {' or '.join(inputs)}, the data has none{hint}")
+
+
+def kinds_to_train_on(model: Method, data: Dataset) -> set[str]:
+    """The types of documents that a method learns from, of those that the data has: one, or texts and features."""
+    config = model.config
+    kinds = config.kinds_to_train_on(data)
+    if kinds is None:
+        kind = training_kind(data, model.inputs, model.name, config.reads_vectors)
+        kinds = {kind, "features"} if config.reads_vectors else {kind}
+    return kinds
 
 
 def as_held_out(valid: Dataset, train: Dataset, width: FeatureWidth | None) -> Dataset:

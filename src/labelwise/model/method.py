@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.hashing import document_hashes
 from labelwise.errors import ConfigError, DataError, NotFittedError, check_installed
 from labelwise.io import folder as store
-from labelwise.io.run_schema import model_folder
+from labelwise.io.run_folder import model_folder
 from labelwise.model.calibration import Calibration
 from labelwise.model.card import Card, card_of
 from labelwise.model.estimator import NESTED, Estimator
@@ -43,7 +44,7 @@ from labelwise.model.inputs import (
     as_dataset,
     as_documents,
     as_held_out,
-    training_kind,
+    kinds_to_train_on,
 )
 from labelwise.model.label_file import ModelLabels
 from labelwise.model.predictions import (
@@ -65,6 +66,21 @@ if TYPE_CHECKING:
     from labelwise.model.explanation import Explanation
     from labelwise.model.learning import LearningReport
     from labelwise.nn.text.transformer import AttentionMap
+
+
+class Prepared(NamedTuple):
+    """The documents of a fit."""
+
+    data: Any
+    """As they are given."""
+    train: Any
+    """What the method reads of them."""
+    valid: Dataset | None
+    """The same of held-out documents."""
+    hashes: np.ndarray
+    """Of the documents to train on."""
+    known: dict[str, Any]
+    """What the model will say of them, by attribute."""
 
 
 class Method(Estimator):
@@ -145,6 +161,13 @@ class Method(Estimator):
 
     # --- fit and predict ---
 
+    def fact(self, name: str) -> Any:
+        """An attribute of the class, such as `needs`, unless the parameters, or what was learned, say otherwise."""
+        facts = self.config.facts()
+        if "label_names_" in self.__dict__ and hasattr(self.fitted_, "facts"):
+            facts |= self.fitted_.facts()
+        return facts.get(name, getattr(self, name))
+
     @property
     def time_budget(self) -> float | None:
         """Wall-clock seconds for all of `fit`, the field `time_budget` of the config or its section `training`."""
@@ -172,41 +195,46 @@ class Method(Estimator):
         job
             Where to keep checkpoints and log metrics; a run sets it.
         """
+        with self.prepared(data, labels, valid, job) as (given, own):
+            self.__dict__.pop("label_names_", None)  # a failed fit must not leave the model looking fitted
+            fitted = self._fit(given.train, given.valid, own)
+        known = fitted.about(given.known) if hasattr(fitted, "about") else given.known
+        self.__dict__.update(known)
+        self.fitted_, self.fitted_config_, self.calibration_, self._loaded_from = fitted, self.config, None, None
+        if "card_" not in known:
+            self.card_ = card_of(self, given.data, given.hashes)
+        return self
+
+    @contextmanager
+    def prepared(
+        self, data: Any, labels: Any, valid: Dataset | None, job: Job | None
+    ) -> Iterator[tuple[Prepared, Job]]:
+        """What `_fit` gets, from what `fit` is given: checked documents, and a job with its identity and time."""
         begin = time.monotonic()
         self.check_needs()
         dataset = self._training_data(data, labels)
-        self.__dict__.pop("label_names_", None)  # a failed fit must not leave the model looking fitted
         with limited_time(job or Job(), self.time_budget, begin) as own:
-            train, held_out, hashes, known = self._prepared(dataset, valid)
-            if own.folder is not None:
-                own = replace(own, identity=fit_identity(self, self.config, train, held_out))
-            fitted = self._fit(train, held_out, own)
-        if hasattr(fitted, "about"):
-            known = fitted.about(known)
-        self.__dict__.update(known)
-        self.fitted_, self.fitted_config_, self.calibration_, self._loaded_from = fitted, self.config, None, None
-        self.card_ = card_of(self, dataset, hashes)
-        return self
+            given = self._prepared(dataset, valid)
+            if own.folder is not None or self.config.parts_folder is not None:
+                own = replace(own, identity=fit_identity(self, self.config, given.train, given.valid))
+            yield given, own
 
     def _training_data(self, data: Any, labels: Any) -> Dataset | None:
         """The documents to train on, checked."""
         if data is None and not self.needs_data:
             return None
-        dataset = as_dataset(data, labels, self.inputs)
+        dataset = as_dataset(data, labels, self.fact("inputs") or self.inputs)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there are no documents to train on")
         if dataset.n_labels == 0:
             raise DataError(f"{dataset.name}: there are no labels to learn")
         return dataset
 
-    def _prepared(
-        self, data: Dataset | None, valid: Dataset | None
-    ) -> tuple[Dataset | None, Dataset | None, np.ndarray, dict[str, Any]]:
-        """What `_fit` gets, hashes of the documents, and what the model will say of them, by attribute."""
-        if data is None:
-            return None, valid, np.empty(0, np.uint64), {}
-        both = self.config.reads_vectors
-        train = data.only(training_kind(data, self.inputs, self.name, both), both)
+    def _prepared(self, data: Dataset | None, valid: Dataset | None) -> Prepared:
+        if data is None or not self.fact("refits"):  # documents to learn on how to combine models
+            return Prepared(data, data, valid, np.empty(0, np.uint64), {})
+        kinds = kinds_to_train_on(self, data)
+        train = data.only("texts" if "texts" in kinds else min(kinds), "features" in kinds)
         width = None if train.features is None else FeatureWidth.of(train.features)
         hashes = document_hashes(train, train.kind)
         behind = np.concatenate([hashes, *self.config.documents_before()]) if self.learns else hashes[:0]
@@ -219,7 +247,8 @@ class Method(Estimator):
             "label_counts_": data.label_counts(),
             "trained_on_": TrainingDocuments.of(data.labels, behind),
         }
-        return train, None if valid is None else as_held_out(valid, train, width), hashes, known
+        held_out = None if valid is None else as_held_out(valid, train, width)
+        return Prepared(data, train, held_out, hashes, known)
 
     def predict(
         self,
@@ -490,6 +519,8 @@ class Method(Estimator):
         path = folder.file(store.STATE_FILE)
         about = Saved(saved.config, saved.input, saved.labels.names, saved.width, path, members)
         fitted = cls.Fitted.from_tensors(saved.state, about)
+        if members:
+            saved = replace(saved, config=saved.config.with_members(members))
         if folder.verify and hasattr(fitted, "check"):
             fitted.check()
         model = cls.of(fitted, saved)

@@ -70,8 +70,6 @@ class WordsAndVectors:
     `published`: the encoder is as others have published it, so that its vectors are in the user's cache.
     """
 
-    reads = "texts"
-
     def __init__(self, words: Words, encoder: TransformerEncoder, scaling: VectorScaling, published: bool) -> None:
         self.words, self.tfidf, self.encoder, self.scaling = words, words.tfidf, encoder, scaling
         self.published = published

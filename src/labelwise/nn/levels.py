@@ -22,13 +22,14 @@ from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 if TYPE_CHECKING:
-    from labelwise.model.fitted import Saved
-    from labelwise.model.inputs import Documents
+    from labelwise.data.dataset import Documents
     from labelwise.nn.train.loop import History
 
 LABELS_PER_TREE = 100
 """Minimum number of labels predicted per tree, if there are several trees."""
 MAX_TREES = 10_000
+MAX_VALID_WORDS = 1000
+"""Maximum number of documents held out from the training documents: they are validated every hundred steps."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class LevelsModel:
 
     def explain(self, documents: Documents, labels: np.ndarray, config: Any) -> list[list[LabelPath]]:
         """Per tree the paths of labels, with the attention that their words get."""
-        from labelwise.model.attention_words import explain_labels
+        from labelwise.nn.words.explanation import explain_labels
         from labelwise.runtime.device import torch_threads
 
         words = self._words(documents)
@@ -188,7 +189,7 @@ class LevelsModel:
         return state
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, np.ndarray], about: Saved) -> LevelsModel:
+    def from_tensors(cls, tensors: Mapping[str, np.ndarray], about: Any) -> LevelsModel:
         """Rebuild what `tensors` returned; shapes and types of all arrays are checked."""
         import_required("this model", "nn", "torch")
         from labelwise.nn.inputs import as_tensor

@@ -25,10 +25,11 @@ from labelwise.data.hashing import document_hashes
 from labelwise.data.out_of_core import scratch_at
 from labelwise.data.rows import concat
 from labelwise.errors import ConfigError, MissingDependencyError
-from labelwise.io import run_schema as files
+from labelwise.io import run_folder as files
 from labelwise.io.atomic import LOCK, lock_folder
 from labelwise.io.folder import MANIFEST
-from labelwise.io.run_schema import SCRATCH, TIME
+from labelwise.io.json import validate
+from labelwise.io.run_folder import SCRATCH, TIME
 from labelwise.methods.popularity import Popularity
 from labelwise.metrics.evaluate import check_known, check_labelled
 from labelwise.metrics.names import parse_metric
@@ -38,6 +39,7 @@ from labelwise.model.calibration import CalibrationReport
 from labelwise.model.card import Reading, Scores, update_card
 from labelwise.model.method import Method, load
 from labelwise.registry import methods_that
+from labelwise.report.schema import Results
 from labelwise.runs.config import RunConfig
 from labelwise.runs.data import CALIBRATION, RunData, hold_out, load_run_data
 from labelwise.runs.evaluate import ModelEvaluation, evaluate_model, sample
@@ -75,7 +77,7 @@ if TYPE_CHECKING:
 
 def is_refitted(model: Method, data: RunData) -> bool:
     """Whether a model has seen more documents than the training part has."""
-    return model.refits and model.n_documents_ > len(data.train)
+    return model.fact("refits") and model.n_documents_ > len(data.train)
 
 
 def check_resumable(run: RunFolder, data: RunData, held_out: Dataset | None) -> None:
@@ -122,7 +124,7 @@ def record_refit(run: RunFolder, model: Method, judged_documents: int) -> None:
         "bytes": folder_bytes(run / files.MODEL),
         "seconds": sum(seconds),
     }
-    files.validate(results, files.Results, path)
+    validate(results, Results, path)
     run.write_json(files.RESULTS, results)
 
 
@@ -225,7 +227,7 @@ def check_launcher(config: RunConfig, method: Method, launcher: Launcher) -> Non
     option = f"--launcher {launcher.name}"
     if n_ranks() > 1:
         raise ConfigError(f"{option}: not under torchrun; use one of the two")
-    if not method.refits:
+    if not method.fact("refits"):
         raise ConfigError(f"{option}: the members of this ensemble are trained already; leave the option out")
     if not method.trains_in_tasks:
         raise ConfigError(
@@ -347,7 +349,7 @@ def train(
 
 def check_device(method: Method, given: str | None) -> None:
     """Refuse a GPU for a method that computes on the CPU, and one that is not there."""
-    if "torch" in method.needs:
+    if "torch" in method.fact("needs"):
         from labelwise.runtime.device import computing_device
 
         computing_device()
@@ -468,7 +470,7 @@ def _refit(
         log.info("the model of this run is already trained on all documents")
         record_refit(run, judged, len(data.train))
         return
-    if not judged.refits:
+    if not judged.fact("refits"):
         log.warning("run.refit: the members of this ensemble are trained already; it stays as it is")
         return
     everything = documents_to_refit(data, held_out, judged.validates, scratch)
@@ -574,7 +576,7 @@ def _evaluate(
     }
     run.record("evaluate", split="test", **measured.evaluation.values)
     run.append_to_log(*(f"WARNING {remark}" for remark in remarks))
-    files.validate(results, files.Results, run / files.RESULTS)  # never write what reports cannot read
+    validate(results, Results, run / files.RESULTS)  # never write what reports cannot read
     run.write_json(files.RESULTS, results)
 
 
@@ -644,6 +646,8 @@ def train_repetitions(config: RunConfig, numbers: Sequence[int], begin: float | 
     model = config.make_method()
     numbers = sorted(set(numbers))
     try:
+        if not hasattr(model, "fit_parts"):
+            raise ConfigError(f"{model.name} is not made of repetitions; mach is")
         parts = model.check_parts(numbers)
     except ConfigError as error:
         raise ConfigError(f"--repetition: {error}") from None

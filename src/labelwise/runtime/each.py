@@ -19,12 +19,11 @@ from labelwise.runtime.progress import stage as shown_stage
 from labelwise.runtime.ranks import on_rank_zero
 from labelwise.runtime.results import (
     KIND,
-    Arrays,
     Result,
+    Stored,
     checked_name,
     find_result,
     flat,
-    frozen,
     under,
     write_result,
 )
@@ -51,13 +50,17 @@ class Each:
 
     job: Job
     name: str
-    make: Callable[[Any, Job, Sequence[Key]], Mapping[Key, Arrays | None]]
+    make: Callable[[Any, Job, Sequence[Key]], Mapping[Key, Any]]
     folder: Path | None
     of: Mapping[Key, Any]
+    complete: bool
+    stored: Stored
 
     def find(self, key: Key) -> Result | None:
         """A finished result; None if there is none."""
-        return None if self.folder is None else find_result(self._paths(key), self._own(key), self.job.budget)
+        return (
+            None if self.folder is None else find_result(self._paths(key), self._own(key), self.job.budget, self.stored)
+        )
 
     def keep(self, key: Key, result: Result) -> bool:
         """Write a result; one of another job under the same key is not replaced."""
@@ -65,14 +68,16 @@ class Each:
             return False
         own, (usual, whole, cut) = self._own(key), self._paths(key)
         taken = fingerprint_in(usual, KIND) not in (None, under(own, self.job.budget) if result.is_cut else own)
-        return write_result((cut if result.is_cut else whole) if taken else usual, own, result, self.job.budget)
+        return write_result(
+            (cut if result.is_cut else whole) if taken else usual, own, result, self.job.budget, self.stored
+        )
 
     def made_here(self, shared: Any, groups: Sequence[Sequence[Key]], n_keys: int, n_done: int) -> dict[Key, Result]:
         """Make groups one after the other, in equal parts of the time; the first of all results in any case."""
         made: dict[Key, Result] = {}
         late = 0.0  # seconds that the last group took after its time, which the next one reserves
         for index, keys in enumerate(groups):
-            if n_done + len(made) and on_rank_zero(self.job.budget.expired):
+            if n_done + len(made) and not self.complete and on_rank_zero(self.job.budget.expired):
                 log.warning(
                     "time budget: %d of %d results of %s are there, the others are left out",
                     n_done + len(made), n_keys, self.name,
@@ -93,10 +98,11 @@ class Each:
         folder = None if self.job.folder is None else self.job.folder / name
         own = self.job.fingerprint("group", self.name, list(keys), *(part for key in keys for part in self._of(key)))
         count = budget.early_ends.count
-        job = replace(self.job, folder=folder, budget=budget, identity=own, _names=set(), _before=[])
+        below = f"{self.job.name}-{name}" if self.job.name else name
+        job = replace(self.job, folder=folder, budget=budget, identity=own, name=below, _names=set(), _before=[])
         made = self.make(shared, job, keys)
         is_cut = on_rank_zero(lambda: budget.early_ends.count > count)
-        results = {key: Result(frozen(arrays), is_cut) for key, arrays in made.items() if arrays is not None}
+        results = {key: Result(self.stored.ready(one), is_cut) for key, one in made.items() if one is not None}
         for key in keys:
             if key not in results:
                 log.warning("%s %s has diverged: it is left out, and not saved as finished", self.name, key)

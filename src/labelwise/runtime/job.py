@@ -33,8 +33,10 @@ from labelwise.runtime.finished import fingerprint
 from labelwise.runtime.progress import stage as shown_stage
 from labelwise.runtime.ranks import on_rank_zero, rank
 from labelwise.runtime.results import (
+    ARRAYS,
     Arrays,
     Result,
+    Stored,
     checked_name,
     find_result,
     flat,
@@ -113,21 +115,23 @@ class Job:
         and JSON values.
         """
         result = self._kept(name, make, of)
-        self.follow(*flat(result.arrays))
-        return result.arrays
+        self.follow(*flat(result.value))
+        return result.value
 
     def each(
         self,
         name: str,
         keys: Sequence[Key],
-        make: Callable[[Any, Job, Sequence[Key]], Mapping[Key, Arrays | None]],
+        make: Callable[[Any, Job, Sequence[Key]], Mapping[Key, Any]],
         shared: Any = None,
         *,
         group: int = 1,
         of: Mapping[Key, Any] | None = None,
         folder: Path | None = None,
         train: bool = True,
-    ) -> dict[Key, Arrays]:
+        complete: bool = False,
+        stored: Stored = ARRAYS,
+    ) -> dict[Key, Any]:
         """Results by key, those that are missing made in groups by `make(shared, job, keys)`.
 
         They do not depend on each other, so that any process may make any of them. Where time is spent, those left are
@@ -148,11 +152,23 @@ class Job:
             Where they are kept, instead of the job's folder; processes that know nothing of each other may share it.
         train
             False: only those that are finished.
+        complete
+            True: none are left out where time is spent; the last ones have no time then.
+        stored
+            How a result is kept; named arrays, unless this says otherwise.
         """
         self._claim(name)
         if folder is not None and not self.identity:
             raise ValueError("results in a folder need the identity of their job")
-        work = Each(self, name, make, folder or (None if self.folder is None else self.folder / name), of or {})
+        work = Each(
+            self,
+            name,
+            make,
+            folder or (None if self.folder is None else self.folder / name),
+            of or {},
+            complete,
+            stored,
+        )
         done = self._on_rank_zero(lambda: {key: found for key in keys if (found := work.find(key)) is not None})
         if done:
             log.info("%s: %d of %d are already finished", name, len(done), len(keys))
@@ -164,8 +180,8 @@ class Job:
             done |= work.made_here(shared, groups, n_keys=len(keys), n_done=len(done))
         found = {key: done[key] for key in keys if key in done}
         for key, result in found.items():
-            self.follow(key, *flat(result.arrays))
-        return {key: result.arrays for key, result in found.items()}
+            self.follow(key, *stored.content(result.value))
+        return {key: result.value for key, result in found.items()}
 
     def some(self, parts: Sequence[Any], prepare: Callable[[Any], Any], share: float = 0.25) -> tuple[Any, ...]:
         """The data to train on and held-out data (or None), or random samples that a share of the time suffices for.
@@ -176,7 +192,7 @@ class Job:
         if not self.budget.is_limited:
             return tuple(parts)
         sample = self._kept(SAMPLED, lambda: self._sample(parts, prepare, share))
-        rows = sample.arrays
+        rows = sample.value
         if sample.is_cut:  # otherwise all that comes later is the same as without a budget
             self.follow(*flat(rows))
         return tuple(
@@ -230,12 +246,12 @@ class Job:
             if self.folder is None:
                 return self._watched(make)
             own, path = self.fingerprint("kept", name, *flat(of)), self.folder / name
-            found = find_result([path], own, self.budget)
+            found = find_result([path], own, self.budget, ARRAYS)
             if found is None:
                 found = self._watched(make)
                 for leftover in path.parent.glob(f".{name}.new-*"):
                     shutil.rmtree(leftover, ignore_errors=True)  # left half written by a kill
-                write_result(path, own, found, self.budget)
+                write_result(path, own, found, self.budget, ARRAYS)
             return found
 
         return self._on_rank_zero(found_or_made)

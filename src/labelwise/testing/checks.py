@@ -112,7 +112,7 @@ def check_is_deterministic(subject: Subject, tmp_path: Path) -> None:
     for kind in subject.kinds():
         model, data = subject.fitted(kind)
         one = model.predict(data, k=5)
-        if subject().same_on_any_threads:
+        if subject().fact("same_on_any_threads"):
             for count in (1, 3):
                 with using_threads(count):
                     same_predictions(one, subject().fit(data).predict(data, k=5))
@@ -417,7 +417,7 @@ def check_save_and_load_are_exact(subject: Subject, tmp_path: Path) -> None:
 def _arrays(model: Method) -> list[np.ndarray]:
     """The learned arrays of a model, with those of its members."""
     members = [array for member in getattr(model, "members_", ()) for array in _arrays(member)]
-    return [*model._state().values(), *members]
+    return [*model.fitted_.tensors().values(), *members]
 
 
 @check

@@ -43,7 +43,7 @@ class Subject:
 
     def kinds(self) -> list[str]:
         """The types of documents to check; a method without one, or one without planted data, is never checked."""
-        declared = list(self.make().inputs)
+        declared = list(self.make().fact("inputs"))
         require(bool(declared), "the method declares no kind of documents")
         kinds = declared if self.inputs is None else list(self.inputs)
         require(set(kinds) <= set(declared), f"the method reads {declared}, not {kinds}")

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from labelwise.data.dataset import Dataset
 from labelwise.labelspace.tree import LabelTree, training_nodes
-from labelwise.model.inputs import split_for_early_stopping
-from labelwise.nn.config import TrainingConfig, without_validation
+from labelwise.nn.config import TrainingConfig
 from labelwise.nn.encode import EncoderHead
 from labelwise.nn.inputs import Part
 from labelwise.nn.level_networks import best_nodes, free_buffers, mean_states, new_network
@@ -31,8 +30,6 @@ from labelwise.runtime.results import Arrays
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
-MAX_VALID = 1000
-"""Maximum number of documents held out from the training documents: they are validated every hundred steps."""
 STATES_PER_EPOCH, STEPS_BETWEEN_STATES = 10, 100
 
 NewLevel = Callable[[int, Any, EncoderHead | None], EncoderHead]
@@ -126,13 +123,8 @@ class WordData(NamedTuple):
     training: TrainingConfig
 
 
-def word_data(config: Any, data: Dataset, valid: Dataset | None, job: Job) -> WordData:
-    """Hold out documents if none are given, learn the vocabulary, and read or draw the word vectors.
-
-    With little time, only some of the documents are used.
-    """
-    training = config.training
-    train, held_out = split_for_early_stopping(data, valid, config.valid_fraction, MAX_VALID, training.seed)
+def word_data(config: Any, train: Dataset, held_out: Dataset | None, training: TrainingConfig, job: Job) -> WordData:
+    """Learn the vocabulary, and read or draw the word vectors; with little time, for some of the documents."""
 
     def prepare(part: Dataset) -> None:
         """Read words and compute their states, as the ranking for each level but the first does."""
@@ -141,8 +133,6 @@ def word_data(config: Any, data: Dataset, valid: Dataset | None, job: Job) -> Wo
         mean_states([new_network(table, config, 1, training.seed).encoder], words)
 
     train, held_out = job.some((train, held_out), prepare)
-    if held_out is None:
-        training = without_validation(training, type(config).model_fields["training"].default)
     training = _with_averaging_interval(training, len(train))
     vocabulary, words = Vocabulary.learned(_texts(train), config.words)
     vectors = torch.from_numpy(word_table(vocabulary, words, train.labels, training.seed))

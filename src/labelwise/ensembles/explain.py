@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from labelwise.ensembles.members import documents_for
-from labelwise.errors import DataError
+from labelwise.ensembles.model import EnsembleModel, documents_for
 from labelwise.linear.trees import MISSING, Candidates, side_by_side
-from labelwise.model.explanation import Explanation, Term, feature_names, label_ids
+from labelwise.model.explanation import Explanation, Term, contributions, feature_names, labels_to_explain
 from labelwise.model.explanation_text import (
     causes,
     named_score,
@@ -20,10 +19,9 @@ from labelwise.model.explanation_text import (
     title,
 )
 from labelwise.model.inputs import Documents
+from labelwise.model.method import Method
+from labelwise.registry import can
 from labelwise.topk import NO_LABEL, TopK
-
-if TYPE_CHECKING:
-    from labelwise.methods.ensemble import Ensemble
 
 BAR = 24
 
@@ -108,29 +106,25 @@ class EnsembleExplanations(list[EnsembleExplanation]):
 
 
 def explained(
-    model: Ensemble, document: Any, labels: Sequence[str] | None, k: int, terms: int | None
+    ensemble: EnsembleModel, model: Method, document: Any, labels: Sequence[str] | None, k: int, terms: int | None
 ) -> EnsembleExplanations:
-    """What `Ensemble.explain` returns."""
-    model._check_fitted()
-    data = model._as_documents(document)
-    if len(data) != 1:
-        raise DataError(f"explain takes one document, got {len(data):,}")
-    top = model.predict(document, k)
-    ids = top.ids[0][top.ids[0] != NO_LABEL] if labels is None else label_ids(model, labels)
-    tops = model._tops(data, k)
+    """Why one document gets its labels: what each member says, and how much that counts."""
+    data, ids, _ = labels_to_explain(model, document, labels, k)
+    combination, members = ensemble.combination, ensemble.members
+    tops = ensemble.tops(data, max(k, model.config.candidates))
     added = TopK(ids[None, :].astype(np.int32), np.zeros((1, len(ids)), np.float32))
     candidates = side_by_side([*tops, added])  # so that every label to explain is a candidate
     candidates = type(candidates)(candidates.labels, candidates.scores[..., :-1], candidates.ranks[..., :-1])
-    parts = model.combination_.parts(candidates)
-    found = model.combination_.scores(candidates, parts)[0].astype(np.float32)
-    weights = np.broadcast_to(model.combination_.weights_of(candidates), parts.shape)
-    own = [_own(model, number, document, ids, terms) for number in range(len(model.members_))]
+    parts = combination.parts(candidates)
+    found = combination.scores(candidates, parts)[0].astype(np.float32)
+    weights = np.broadcast_to(combination.weights_of(candidates), parts.shape)
+    own = [_own(ensemble, number, document, ids, terms) for number in range(len(members))]
     results = EnsembleExplanations()
     for index, label in enumerate(ids.tolist()):
         column = int(np.flatnonzero(candidates.labels[0] == label)[0])
         one = TopK(np.zeros((1, 1), np.int32), found[None, column : column + 1])
         score = one if model.calibration_ is None else model.calibration_.apply(one)
-        members = tuple(
+        said = tuple(
             MemberPart(
                 f"{number} {member.name}",
                 float(weights[0, column, number]),
@@ -139,19 +133,19 @@ def explained(
                 own[number].get(index),
                 member.calibration_ is not None,
             )
-            for number, member in enumerate(model.members_)
+            for number, member in enumerate(members)
         )
         text = None if model.label_texts_ is None else model.label_texts_[label]
         results.append(EnsembleExplanation(
-            model.label_names_[label], text, float(score.scores[0, 0]), any(part.rank for part in members),
-            _bias(model, label), members, model.calibration_ is not None,
+            model.label_names_[label], text, float(score.scores[0, 0]), any(part.rank for part in said),
+            _bias(ensemble, label), said, model.calibration_ is not None,
         ))  # fmt: skip
     return results
 
 
-def _bias(model: Ensemble, label: int) -> float:
+def _bias(model: EnsembleModel, label: int) -> float:
     """The part of the score that is no member's."""
-    combination = model.combination_
+    combination = model.combination
     if combination.rule != "logistic":
         return 0.0
     return float(combination.bias + combination.growth[-1] * combination.frequencies[label])
@@ -162,13 +156,13 @@ def _said(score: float, rank: int) -> tuple[float | None, int | None]:
     return (None, None) if rank == MISSING else (float(score), rank + 1)
 
 
-def _own(model: Ensemble, number: int, document: Any, ids: np.ndarray, terms: int | None) -> dict[int, Any]:
+def _own(model: EnsembleModel, number: int, document: Any, ids: np.ndarray, terms: int | None) -> dict[int, Any]:
     """A member's explanations of the labels that it has, by their index."""
-    member, columns = model.members_[number], model._columns[number]
-    if terms == 0 or not member.explains:
+    member, columns = model.members[number], model.labels.columns[number]
+    if terms == 0 or not can(member, "explain"):
         return {}
     have = [index for index, label in enumerate(ids.tolist()) if columns is None or label in columns]
-    names = [model.label_names_[int(ids[index])] for index in have]
+    names = [model.labels.names[int(ids[index])] for index in have]
     found: list[Explanation] = list(member.explain(document, names, terms=terms)) if names else []
     return dict(zip(have, found, strict=True))
 
@@ -178,18 +172,18 @@ MEMBER_BITS = 40
 
 
 def top_contributions(
-    model: Ensemble, data: Documents, labels: np.ndarray, count: int
+    model: EnsembleModel, data: Documents, labels: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Features with the largest contributions over all members that explain themselves, by name and weight."""
     found = [
         _contributions(model, number, data, labels, count)
-        for number, member in enumerate(model.members_)
-        if member.explains
+        for number, member in enumerate(model.members)
+        if can(member, "explain")
     ]
     features = np.concatenate([one for one, _ in found], axis=2)
     amounts = np.concatenate([one for _, one in found], axis=2)
     distinct, inverse = np.unique(features, return_inverse=True)
-    names = feature_names(model, distinct[distinct >= 0])
+    names = names_in_members(model, distinct[distinct >= 0])
     first: dict[str, int] = {}
     same = [int(number) if number < 0 else first.setdefault(names.pop(0), int(number)) for number in distinct.tolist()]
     features = np.array(same, np.int64)[inverse].reshape(features.shape)
@@ -205,31 +199,31 @@ def top_contributions(
 
 
 def _contributions(
-    model: Ensemble, number: int, data: Documents, labels: np.ndarray, count: int
+    model: EnsembleModel, number: int, data: Documents, labels: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """A member's features with the largest contributions, numbered within the ensemble, and the weighted amounts."""
-    member, columns = model.members_[number], model._columns[number]
+    member, columns = model.members[number], model.labels.columns[number]
     own = labels
     if columns is not None:
-        inside = np.full(len(model.label_names_) + 1, NO_LABEL, np.int64)
+        inside = np.full(len(model.labels.names) + 1, NO_LABEL, np.int64)
         inside[columns] = np.arange(len(columns))
         own = inside[labels]  # the last entry stands for NO_LABEL
     order = np.argsort(own == NO_LABEL, axis=1, kind="stable")  # gaps go to the end of their row
-    found, amounts = member._top_contributions(
-        documents_for(member, data), np.take_along_axis(own, order, 1).astype(labels.dtype), count
+    found, amounts = contributions(
+        member, documents_for(member, data), np.take_along_axis(own, order, 1).astype(labels.dtype), count
     )
     features, weighted = np.full(found.shape, -1, np.int64), np.zeros(found.shape)
     moved = np.where(found < 0, -1, found.astype(np.int64) + (number << MEMBER_BITS))
     np.put_along_axis(features, order[..., None], moved, 1)
     np.put_along_axis(weighted, order[..., None], amounts, 1)
-    weights = model.combination_.weights_of(Candidates(labels, weighted, features))[..., number]
+    weights = model.combination.weights_of(Candidates(labels, weighted, features))[..., number]
     return features, weighted * np.broadcast_to(weights, labels.shape)[..., None]
 
 
-def names_in_members(model: Ensemble, features: np.ndarray) -> list[str]:
+def names_in_members(model: EnsembleModel, features: np.ndarray) -> list[str]:
     """The names of features that are numbered within the ensemble."""
     names: list[str] = [""] * len(features)
-    for number, member in enumerate(model.members_):
+    for number, member in enumerate(model.members):
         mine = np.flatnonzero(features >> MEMBER_BITS == number)
         found = feature_names(member, features[mine] & ((1 << MEMBER_BITS) - 1)) if len(mine) else []
         for place, name in zip(mine.tolist(), found, strict=True):
