@@ -228,10 +228,6 @@ class MirroredInputs:
         batch = self.inputs.batch(documents, epoch)
         return Batch(batch.rows, tuple(np.ascontiguousarray(array[..., ::-1]) for array in batch.arrays))
 
-    def identity(self) -> tuple[np.ndarray, ...]:
-        """The arrays of the images, and a mark."""
-        return *self.inputs.identity(), np.array([-1])
-
 
 def encode_with_mirror(encoder: Encoder, inputs: Inputs, what: str) -> np.ndarray:
     """The sum of the vectors of each image and of its mirror image."""

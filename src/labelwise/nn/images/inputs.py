@@ -18,7 +18,6 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.dataset import Dataset
-from labelwise.data.hashing import file_hashes
 from labelwise.data.images import ImageError, check_images, open_image, square
 from labelwise.errors import DataError, import_required
 from labelwise.nn.config import AugmentationConfig, ImageConfig
@@ -168,14 +167,6 @@ class ImageInputs:
     def lengths(self) -> np.ndarray:
         """The same for all images: their pixels, in units of 256."""
         return np.full(self._count, max(1, self.config.size**2 // PIXELS_PER_UNIT), np.int64)
-
-    def identity(self) -> tuple[np.ndarray, ...]:
-        """Hashes of the files, or the pixels."""
-        if self.pixels is not None:
-            return (self.pixels,)
-        if self.paths is None:
-            return (self._plain(np.arange(self._count)),)
-        return (file_hashes(self.paths),)
 
     def batch(self, documents: np.ndarray, epoch: int | None = None) -> Batch:
         """Pixels, uint8 [documents, channels, height, width], of the given images in that order.
