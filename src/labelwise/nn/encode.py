@@ -240,10 +240,10 @@ def encode_with_mirror(encoder: Encoder, inputs: Inputs, what: str) -> np.ndarra
 class EncoderHead(nn.Module):
     """An encoder and a head; `forward` returns the documents' vectors."""
 
-    def __init__(self, encoder: Encoder, head: Head) -> None:
+    def __init__(self, encoder: Any, head: Any) -> None:
         super().__init__()
         self.encoder: Any = encoder
-        self.head = head
+        self.head: Any = head
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Vectors of a batch."""

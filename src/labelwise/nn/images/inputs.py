@@ -333,7 +333,7 @@ def bad_images(paths: Sequence[str] | Strings, max_pixels: int) -> dict[int, Ima
     return {index: error for index, error in enumerate(errors) if error is not None}
 
 
-def normalisation(inputs: ImageInputs) -> tuple[np.ndarray, np.ndarray]:
+def normalisation(inputs: Any) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation per channel: those of the config, or of these images."""
     mean, std = inputs.config.mean, inputs.config.std
     return measure(inputs) if mean is None else (np.asarray(mean), np.asarray(std))
@@ -353,7 +353,7 @@ def measure(inputs: ImageInputs) -> tuple[np.ndarray, np.ndarray]:
     return mean.astype(np.float32), np.where(std > 1e-3, std, 1.0).astype(np.float32)
 
 
-def label_means(inputs: ImageInputs, labels: Any) -> np.ndarray:
+def label_means(inputs: Any, labels: Any) -> np.ndarray:
     """The mean image of each label, small, centred and of norm 1, float32 [labels, features]; 0 for none.
 
     8 x 8 pixels, or fewer if there are very many labels.
