@@ -31,7 +31,7 @@ from labelwise.nn.config import TrainingConfig, lower_is_better
 from labelwise.nn.heads.sharding import HeadShards, check_head
 from labelwise.nn.train.checkpoint import (
     TIME_BUDGET,
-    CheckpointManager,
+    Checkpoints,
     LoopState,
     preserve_random_state,
     seed_random_state,
@@ -420,20 +420,13 @@ class _Loop:
         self.optimisers = make_optimisers(self.module, config.optimiser, head, rows)
         self.averaging = Averaging(config.averaging, self.learning)
         outer = job.budget
-        self.manager = CheckpointManager(
-            folder if ranks.is_rank_zero else None,
+        self.checkpoints = Checkpoints(
+            folder,
             [job.fingerprint("train"), head, rows, config.part_of_the_result()],
             outer.seconds if config.time_budget is None and outer.is_limited else config.time_budget,
-            config.checkpoint_every,
-            config.restore_best,
-            ranks,
-            self.shards,
-            self.module,
-            self.optimisers,
-            self.averaging,
-            self.monitor,
-        )
-        self.state = self.manager.resume(name) or LoopState(self._total_steps())
+            config, ranks, self.shards, self.module, self.optimisers, self.averaging, self.monitor,
+        )  # fmt: skip
+        self.state = self.checkpoints.resume(name) or LoopState(self._total_steps())
         self.stop = self.state.stopped
         self.schedule = make_schedule(config.schedule, self.state.total_steps)
         # the sum stays on the device of the loss: reading a number from a GPU waits for it
@@ -484,7 +477,9 @@ class _Loop:
             self._after_step(loss)
             advance(1)
             stop, save, asked = self.ranks.broadcast_flags(
-                self.stop is not None, self.manager.is_due(state.step), any_rank=self.interruption.signal is not None
+                self.stop is not None,
+                self.checkpoints.is_due(state.step),
+                any_rank=self.interruption.signal is not None,
             )
             if stop:
                 break
@@ -578,7 +573,7 @@ class _Loop:
             numbers, stop = self.ranks.on_rank_zero(lambda: found or self._validate(budget))
             if numbers is not None:
                 if update_best(state, numbers, self.config):
-                    self.manager.save_best(state.step)
+                    self.checkpoints.save_best(state.step)
                 elif is_out_of_patience(state, self.config):
                     self.stop = self.stop or "early stopping"
         if numbers is None:
@@ -629,7 +624,7 @@ class _Loop:
         """Write a checkpoint, or stop if the weights have diverged."""
         self.state.loss_sum, self.state.seconds = self.ranks.mean(self.loss_sum), self._seconds()
         if math.isfinite(self.state.loss_sum):
-            self.manager.save(self.state)
+            self.checkpoints.save(self.state)
         else:
             self.stop = "diverged"
 
@@ -639,7 +634,7 @@ class _Loop:
         self.optimisers.catch_up()
         state.stopped, state.seconds = self.stop, self._seconds()
         state.loss_sum = state.round_loss = 0.0
-        self.manager.finish(state)
+        self.checkpoints.finish(state)
 
     # --- small parts ---
 
