@@ -105,12 +105,8 @@ class Checkpoints:
         if self.folder is not None:
             self.fingerprint = fingerprint(settings, module_fingerprint(module, shards.whole_shape))
             self.by_budget = fingerprint_by_budget(self.fingerprint, time_budget)
-        self.every, self.restore_best, self.ranks, self.shards = (
-            config.checkpoint_every,
-            config.restore_best,
-            ranks,
-            shards,
-        )
+        self.every, self.restore_best = config.checkpoint_every, config.restore_best
+        self.ranks, self.shards = ranks, shards
         self.module, self.optimisers, self.averaging, self.monitor = module, optimisers, averaging, monitor
         self.saved_at, self.saved_step = time.monotonic(), 0
         self._best: Tensors = {}
@@ -157,16 +153,14 @@ class Checkpoints:
         held = changing_tensors(self.module), self.optimisers.state(), self.averaging.state()
         weights, optimiser, average = (self.shards.gather(tensors) for tensors in held)
         if self.folder is not None:
-            randomness = {f"random {rank}": own for rank, own in enumerate(generators)}
-            name = f"last-{state.step:010d}"
-            self._write(
-                name, asdict(state), {"weights": weights, "optimiser": optimiser, "average": average, **randomness}
-            )
+            name, tensors = f"last-{state.step:010d}", {"weights": weights, "optimiser": optimiser, "average": average}
+            tensors |= {f"random {rank}": own for rank, own in enumerate(generators)}
+            self._write(name, asdict(state), tensors)
             self._remove("*", keep=name, or_keep=self._best_of(state))
         self.saved_at, self.saved_step = time.monotonic(), state.step
 
     def save_best(self, step: int) -> None:
-        """Keep the weights of the module as the best; those that `last` on disk refers to stay until the next `last`."""
+        """Keep the weights of the module as the best. Those that `last` on disk refers to stay until the next."""
         if not self.restore_best:
             return
         weights = self.shards.gather(changing_tensors(self.module))

@@ -424,8 +424,14 @@ class _Loop:
             folder,
             [job.fingerprint("train"), head, rows, config.part_of_the_result()],
             outer.seconds if config.time_budget is None and outer.is_limited else config.time_budget,
-            config, ranks, self.shards, self.module, self.optimisers, self.averaging, self.monitor,
-        )  # fmt: skip
+            config,
+            ranks,
+            self.shards,
+            self.module,
+            self.optimisers,
+            self.averaging,
+            self.monitor,
+        )
         self.state = self.checkpoints.resume(name) or LoopState(self._total_steps())
         self.stop = self.state.stopped
         self.schedule = make_schedule(config.schedule, self.state.total_steps)
@@ -476,11 +482,8 @@ class _Loop:
                 state.epoch, state.step_of_epoch = state.epoch + 1, 0
             self._after_step(loss)
             advance(1)
-            stop, save, asked = self.ranks.broadcast_flags(
-                self.stop is not None,
-                self.checkpoints.is_due(state.step),
-                any_rank=self.interruption.signal is not None,
-            )
+            due, asked = self.checkpoints.is_due(state.step), self.interruption.signal is not None
+            stop, save, asked = self.ranks.broadcast_flags(self.stop is not None, due, any_rank=asked)
             if stop:
                 break
             if save or asked:
