@@ -20,20 +20,20 @@ from labelwise.methods.mhe_image import MheImage as _MheImage
 from labelwise.methods.mhe_text import MheText as _MheText
 from labelwise.methods.popularity import Popularity as _Popularity
 from labelwise.methods.text_encoder import TextEncoder as _TextEncoder
-from labelwise.methods.word_networks import WordTraining
 from labelwise.methods.xr_transformer import XRTransformer as _XRTransformer
 from labelwise.nn.config import BackboneConfig
 from labelwise.nn.config import DigitHeadConfig
 from labelwise.nn.config import EncoderConfig
 from labelwise.nn.config import FaceNetworkConfig
+from labelwise.nn.config import FineTuningConfig
 from labelwise.nn.config import HeadConfig
 from labelwise.nn.config import ImageConfig
 from labelwise.nn.config import MarginConfig
 from labelwise.nn.config import MonitorConfig
 from labelwise.nn.config import RecurrentConfig
 from labelwise.nn.config import TrainingConfig
+from labelwise.nn.config import WordTraining
 from labelwise.nn.config import WordsConfig
-from labelwise.nn.fine_tuning_settings import FineTuningConfig
 
 class AttentionXML(_AttentionXML):
     """A label tree with a BiLSTM and label-wise attention at each level: for long texts and many labels.

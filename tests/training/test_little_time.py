@@ -1,7 +1,5 @@
 """What a training does when its time is short, on a clock that the tests move."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -11,17 +9,14 @@ import labelwise as lw
 from common import Clock
 from conformance.planted import planted
 from conformance.small import SMALL
-from labelwise.model import affordable as affordable_module
-from labelwise.model.affordable import affordable
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.encode import encoded_blocks
 from labelwise.nn.inputs import Part, Vectors
-from labelwise.nn.train.levels import best_nodes_of_some
 from labelwise.nn.train.loop import History, train
 from labelwise.nn.words.vocabulary import WordTokens
 from labelwise.runtime.job import Job
 from labelwise.runtime.progress import progress
-from labelwise.runtime.time_budget import NO_LIMIT, SAMPLE_FILE
+from labelwise.runtime.time_budget import NO_LIMIT
 from training.tiny_fitting import TinyFitting, Watcher
 
 
@@ -110,25 +105,7 @@ def test_repetitions_share_the_time_and_those_without_any_are_left_out(clock, mo
     assert model.predict(data, 3).ids.shape == (60, 3)
 
 
-def test_only_some_documents_are_prepared_and_the_same_ones_after_an_interruption(clock, tmp_path, monkeypatch):
-    data = planted("texts", n_documents=2000)
-    job = Job(tmp_path, budget=NO_LIMIT.limited(80.0))
-
-    def prepare(part):
-        clock.now += 0.05 * len(part)
-
-    some, held_out = affordable(data, data.take(slice(0, 100)), prepare, job, 0)
-    assert len(held_out) == 100
-    assert len(some) == int((80 * 0.25 - 128 * 0.05) / 0.05)
-    assert json.loads((tmp_path / SAMPLE_FILE).read_text()) == {"valid": 100, "train": len(some)}
-    clock.now += 50
-    again, _ = affordable(data, data.take(slice(0, 100)), prepare, job, 0)
-    assert list(again.texts) == list(some.texts)
-    assert affordable(data, None, prepare, Job(), 0) == (data, None)
-    assert affordable_module.PROBE == 128
-
-
-def test_a_part_of_the_documents_is_ranked_and_encoded_as_it_would_be_with_all(clock):
+def test_a_part_of_the_documents_is_read_and_encoded_as_it_would_be_with_all(clock):
     random = np.random.default_rng(0)
     lengths = random.integers(1, 9, 500)
     tokens = WordTokens(random.integers(1, 30, lengths.sum()).astype(np.int32), np.concatenate([[0], lengths.cumsum()]))
@@ -138,11 +115,6 @@ def test_a_part_of_the_documents_is_ranked_and_encoded_as_it_would_be_with_all(c
     np.testing.assert_array_equal(rows[batch.rows], whole.rows)
     for one, other in zip(batch.arrays, whole.arrays, strict=True):
         np.testing.assert_array_equal(one, other)
-    model = lw.AttentionXML(**{**SMALL["attention_xml"], "training": {"steps": 2}}).fit(
-        planted("texts", n_documents=100)
-    )
-    level, words = model.trees_[0].levels[0], model._tokens(planted("texts", n_documents=500))
-    _, everything = best_nodes_of_some(level, words, 3, None, NO_LIMIT, 0)
 
     class Ticking:
         def __init__(self, inputs):
@@ -157,10 +129,6 @@ def test_a_part_of_the_documents_is_ranked_and_encoded_as_it_would_be_with_all(c
         def batch(self, documents, epoch=None):
             clock.now += 0.1 * len(documents)
             return self.inputs.batch(documents)
-
-    ranked, top = best_nodes_of_some(level, Ticking(words), 3, None, NO_LIMIT.limited(20.0), 0)
-    assert 150 < len(ranked) <= 200
-    np.testing.assert_allclose(top.scores, everything.scores[ranked], rtol=1e-5)
 
     class Doubling:
         width, device = 4, "cpu"

@@ -30,7 +30,8 @@ from labelwise.model.method import Method
 from labelwise.registry import can, method_class
 from labelwise.report.schema import TRIED, AutoRecord
 from labelwise.runs.folder import has_run, is_begun, is_interrupted
-from labelwise.runtime.time_budget import RECORD_FILE, SAMPLE_FILE
+from labelwise.runtime.job import SAMPLED
+from labelwise.runtime.time_budget import RECORD_FILE
 
 STOPPED = "stopped"
 """The status of a run that is not finished and in which no process works: it was killed."""
@@ -126,7 +127,9 @@ def _unfinished_bytes(folder: Path) -> int:
     """Bytes of the work that a stopped training resumes from."""
     folders = [folder / name for name in (files.CHECKPOINTS, files.REFIT_CHECKPOINTS)]
     count = 0
-    for path in (path for one in folders for path in one.rglob("*") if path.name not in (RECORD_FILE, SAMPLE_FILE)):
+    for path in (path for one in folders for path in one.rglob("*")):
+        if path.name == RECORD_FILE or path.parent.name == SAMPLED:
+            continue
         with suppress(OSError):  # removed meanwhile
             count += path.stat().st_size if path.is_file() else 0
     return count

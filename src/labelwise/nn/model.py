@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
-from labelwise.data.dataset import Dataset
+from labelwise.data.dataset import Dataset, Documents
 from labelwise.errors import import_required
 from labelwise.nn.config import EncoderConfig, ImageNetworkConfig, MonitorConfig, TextNetworkConfig, TrainingConfig
 from labelwise.nn.inputs import Inputs, Part, Vectors
@@ -65,7 +65,7 @@ class NetworkModel:
     ) -> None:
         self.network, self.config, self.history, self._stored = network, config, history, stored
 
-    def inputs(self, documents: Any) -> Inputs:
+    def inputs(self, documents: Documents) -> Inputs:
         """The documents as the encoder reads them."""
         raise NotImplementedError
 
@@ -74,7 +74,7 @@ class NetworkModel:
         """The encoder of a saved model."""
         raise NotImplementedError
 
-    def top(self, documents: Any, k: int, config: Any) -> TopK:
+    def top(self, documents: Documents, k: int, config: Any) -> TopK:
         from labelwise.runtime.device import torch_threads
 
         with torch_threads():
@@ -111,7 +111,7 @@ class TextModel(NetworkModel):
 
     packages = ("a text encoder", "nn", "torch", "transformers")
 
-    def inputs(self, documents: Any) -> Inputs:
+    def inputs(self, documents: Documents) -> Inputs:
         return self.network.encoder.tokenizer.encode(texts_of(documents), self.config.encoder)
 
     @classmethod
@@ -120,21 +120,21 @@ class TextModel(NetworkModel):
 
         return TransformerEncoder.restored(tensors, config.encoder, path)
 
-    def top(self, documents: Any, k: int, config: Any) -> TopK:
+    def top(self, documents: Documents, k: int, config: Any) -> TopK:
         """Equal texts are encoded once."""
         from labelwise.nn.encode import distinct_texts
 
         distinct = distinct_texts(texts_of(documents))
         return super().top(documents.take(distinct.rows), k, config)[distinct.copies]
 
-    def vectors(self, documents: Any, config: Any) -> np.ndarray:
+    def vectors(self, documents: Documents, config: Any) -> np.ndarray:
         from labelwise.nn.encode import encode_corpus
         from labelwise.runtime.device import torch_threads
 
         with torch_threads():
             return encode_corpus(self.network.encoder, texts_of(documents))
 
-    def attention(self, documents: Any, tokens: int, config: Any) -> list[AttentionMap]:
+    def attention(self, documents: Documents, tokens: int, config: Any) -> list[AttentionMap]:
         from labelwise.nn.text.transformer import attention_maps
         from labelwise.runtime.device import torch_threads
 
@@ -142,7 +142,7 @@ class TextModel(NetworkModel):
             return attention_maps(self.network.encoder, texts_of(documents), tokens)
 
 
-def texts_of(documents: Any) -> Strings:
+def texts_of(documents: Dataset | Documents) -> Strings:
     """The texts of documents, of which there may be none."""
     return documents.texts or Strings.of(())
 
@@ -241,7 +241,7 @@ class ImageModel(NetworkModel):
 
     packages = ("a network for images", "vision", "torch", "pillow")
 
-    def inputs(self, documents: Any) -> ImageInputs:
+    def inputs(self, documents: Documents) -> ImageInputs:
         from labelwise.nn.images.inputs import image_inputs
 
         return image_inputs(documents, self.config.image)
@@ -257,14 +257,16 @@ class ImageModel(NetworkModel):
             encoder = ImageEncoder(backbone, *np.ones((2, config.image.channels), np.float32))
         return encoder.restore(tensors, path)
 
-    def vectors(self, documents: Any, config: Any) -> np.ndarray:
+    def vectors(self, documents: Documents, config: Any) -> np.ndarray:
         from labelwise.nn.encode import encode_inputs
         from labelwise.runtime.device import torch_threads
 
         with torch_threads():
             return encode_inputs(self.network.encoder, self.inputs(documents), "encoding")
 
-    def pixels(self, documents: Any, labels: np.ndarray, cells: int, config: Any) -> tuple[np.ndarray, np.ndarray]:
+    def pixels(
+        self, documents: Documents, labels: np.ndarray, cells: int, config: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
         """How much the logarithm of each label's score falls when one of cells x cells parts of the image is covered.
 
         Also the image as the network reads it, uint8 [height, width, channels].
@@ -283,12 +285,12 @@ Images = TypeVar("Images", bound=ImageModel)
 class FaceModel(ImageModel):
     """An encoder of faces, whose vectors are compared, and a head."""
 
-    def vectors(self, documents: Any, config: Any) -> np.ndarray:
+    def vectors(self, documents: Documents, config: Any) -> np.ndarray:
         """Vectors of norm 1."""
         vectors = self.image_vectors(documents)
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
-    def image_vectors(self, documents: Any) -> np.ndarray:
+    def image_vectors(self, documents: Documents | ImageInputs) -> np.ndarray:
         """Vectors that are not normalised, as templates need them: their norm is a sign of the image's quality."""
         from labelwise.nn.encode import encode_inputs, encode_with_mirror
         from labelwise.nn.images.inputs import ImageInputs
@@ -318,7 +320,8 @@ def train_image_network(
     from labelwise.runtime.device import seeded, torch_threads
 
     with torch_threads(), seeded(training.seed):
-        encoder = ImageEncoder(image_backbone(config), *normalisation(parts[0].inputs))
+        images: Any = parts[0].inputs
+        encoder: Any = ImageEncoder(image_backbone(config), *normalisation(images))
         head = new_head(encoder.width, train, config.head_for(train.n_labels), training.seed, label_features)
         network = EncoderHead(encoder, head)
         with sharded(network, training), job.stage("train") as stage:

@@ -50,8 +50,9 @@ from labelwise.io.run_schema import (
 )
 from labelwise.runs.config import RunConfig, deciding_values
 from labelwise.runs.machine import describe_machine
+from labelwise.runtime.job import SAMPLED
 from labelwise.runtime.ranks import is_restarted, launch_id
-from labelwise.runtime.time_budget import RECORD_FILE, SAMPLE_FILE
+from labelwise.runtime.time_budget import RECORD_FILE
 
 # --- replacement ---
 # The run that replaces another one (`--force`): made in a hidden folder of the old run, moved up when it is finished.
@@ -371,7 +372,7 @@ class RunFolder:
         """Whether there is a model, or unfinished work of one."""
         checkpoints = self / CHECKPOINTS
         return (self / MODEL).exists() or (
-            checkpoints.is_dir() and any(path.name not in (RECORD_FILE, SAMPLE_FILE) for path in checkpoints.iterdir())
+            checkpoints.is_dir() and any(path.name not in (RECORD_FILE, SAMPLED) for path in checkpoints.iterdir())
         )
 
     def _has_spent_time(self) -> bool:

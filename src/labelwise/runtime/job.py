@@ -48,6 +48,8 @@ log = logging.getLogger("labelwise")
 
 Made = TypeVar("Made")
 
+SAMPLED = "documents"
+"""Name of the result of `some`."""
 PROBE, HELD_OUT = 128, 0.1
 """Documents whose preparation is timed, and the fraction of its time for documents that are not to train on."""
 
@@ -189,7 +191,7 @@ class Job:
         """
         if not self.budget.is_limited:
             return tuple(parts)
-        sample = self._kept("documents", lambda: self._sample(parts, prepare, share))
+        sample = self._kept(SAMPLED, lambda: self._sample(parts, prepare, share))
         rows = sample.value
         if sample.is_cut:  # otherwise all that comes later is the same as without a budget
             self.follow(*flat(rows))

@@ -14,7 +14,6 @@ from labelwise.runtime.budget import Budget
 from labelwise.runtime.budget import OutOfTimeError as OutOfTimeError
 
 TimeBudget = Budget
-SAMPLE_FILE = "documents.json"
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 

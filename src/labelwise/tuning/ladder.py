@@ -42,8 +42,8 @@ from labelwise.registry import method_class
 from labelwise.runs.folder import folder_bytes
 from labelwise.runs.stopwatch import stopwatch
 from labelwise.runtime.finished import find_finished, fingerprint, finished_folder
-from labelwise.runtime.job import Job
-from labelwise.runtime.time_budget import SAMPLE_FILE, TimeBudget
+from labelwise.runtime.job import SAMPLED, Job
+from labelwise.runtime.time_budget import TimeBudget
 from labelwise.topk import NO_LABEL, TopK
 
 TEXTS, FEATURES = "texts", "features"
@@ -332,7 +332,7 @@ def _remove_unfinished_model(folder: Path, budget: TimeBudget) -> float:
     if not cut or not _has_more_time(budget, seconds, left):
         return 0.0
     shutil.rmtree(folder / MODEL)
-    (folder / CHECKPOINTS / SAMPLE_FILE).unlink(missing_ok=True)  # there is time for more documents
+    shutil.rmtree(folder / CHECKPOINTS / SAMPLED, ignore_errors=True)  # there is time for more documents
     return seconds
 
 

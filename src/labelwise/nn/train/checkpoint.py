@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,10 +27,12 @@ from labelwise.io.folder import Folder
 from labelwise.nn.config import CheckpointConfig
 from labelwise.nn.heads.sharding import HeadShards
 from labelwise.nn.inputs import as_tensor
-from labelwise.nn.train.loop import Monitor
 from labelwise.nn.train.optim import Averaging, Optimisers
 from labelwise.runtime.finished import find_finished, fingerprint, fingerprint_by_budget, finished_folder
 from labelwise.runtime.ranks import Ranks
+
+if TYPE_CHECKING:
+    from labelwise.nn.train.loop import Monitor
 
 log = logging.getLogger("labelwise")
 

@@ -17,15 +17,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelwise.errors import ConfigError, DataError, did_you_mean
+from labelwise.errors import ConfigError, DataError, MissingDependencyError, did_you_mean
 from labelwise.io.tensors import counts_of
 from labelwise.metrics.streaming import Evaluator
 from labelwise.nn.config import TrainingConfig, lower_is_better
@@ -36,14 +35,6 @@ from labelwise.nn.train.checkpoint import (
     LoopState,
     preserve_random_state,
     seed_random_state,
-)
-from labelwise.nn.train.loop import (
-    Best,
-    History,
-    MetricLogger,
-    Monitor,
-    check_tensorboard,
-    finite,
 )
 from labelwise.nn.train.optim import Averaging, clip_adaptively, clip_gradients, make_optimisers, make_schedule
 from labelwise.runtime.budget import NO_LIMIT, Budget, OutOfTimeError
@@ -84,7 +75,7 @@ class Fitting(Protocol):
         """The batches of an epoch, which depend on the seed and the epoch alone."""
         ...
 
-    def load(self, item: Any, epoch: int) -> Any:
+    def load(self, item: Any, epoch: int, /) -> Any:
         """The tensors of a batch, padded to its longest document; on the CPU, the loop moves them to the device."""
         ...
 
@@ -98,6 +89,102 @@ class Fitting(Protocol):
         It calls `budget.check_pace` as it goes, which ends it when there is not enough time.
         """
         ...
+
+
+class Monitor(Protocol):
+    """What follows a training: `CollapseMonitor`. With several ranks, only on rank zero unless the head is divided."""
+
+    def after_step(self, step: int, loss: Tensor) -> str | None:
+        """After a step (counted from 1), with its gradients; may return a reason to stop. Reading `loss` waits."""
+
+    def clipped(self, norm: Tensor) -> None:
+        """In a step with clipping, before `after_step`: the gradient norm before clipping."""
+
+    def after_validation(self, numbers: dict[str, Any]) -> str | None:
+        """After every validation, or every epoch without one; in eval mode, with averaged weights if there are any.
+
+        `numbers` has step, epoch, loss, rate and validation metrics. What is added to it is logged too. May return a
+        reason to stop.
+        """
+
+    def state(self) -> dict[str, Any]:
+        """The state to save in checkpoints, as JSON."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned."""
+
+
+@dataclass
+class Best:
+    """The best validation so far."""
+
+    metric: str
+    value: float
+    step: int
+
+
+@dataclass
+class History:
+    """The record of a training."""
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    """The numbers of every validation (or epoch), in order."""
+    steps: int = 0
+    """Steps taken."""
+    epochs: int = 0
+    """Number of complete epochs."""
+    seconds: float = 0.0
+    """Time in the loop, including time before an interruption."""
+    best: Best | None = None
+    """The best validation."""
+    stopped: str = ""
+    """Why it ended: `finished`, `early stopping`, `time budget`, `diverged`, or the monitor's reason."""
+
+
+class MetricLogger:
+    """Writes metrics to metrics.jsonl and, if configured, to TensorBoard."""
+
+    def __init__(self, log: Callable[..., None] | None, part: str, folder: str | None, resumed_at: int) -> None:
+        self.log, self.part = log, part
+        self.writer = _tensorboard(folder, resumed_at) if folder is not None else None
+
+    def write(self, step: int, **numbers: Any) -> None:
+        """Log the metrics of a step. Non-finite numbers, which JSON lacks, become null."""
+        if self.log is not None:
+            self.log(part=self.part, step=step, **{key: finite(value) for key, value in numbers.items()})
+        if self.writer is not None:
+            for key, value in numbers.items():
+                if isinstance(value, int | float):
+                    self.writer.add_scalar(f"{self.part}/{key}", value, step)
+
+    def close(self) -> None:
+        """Finish TensorBoard's file."""
+        if self.writer is not None:
+            self.writer.close()
+
+
+def check_tensorboard() -> None:
+    """Raise an error that says what to install, before any work is done."""
+    _summary_writer()
+
+
+def _summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingDependencyError("tensorboard", "tensorboard", "training.tensorboard") from None
+    return SummaryWriter
+
+
+def _tensorboard(folder: str, resumed_at: int) -> Any:
+    # events that an interrupted run wrote after its checkpoint are written again
+    return _summary_writer()(folder, purge_step=resumed_at + 1 if resumed_at else None)
+
+
+def finite(value: Any) -> Any:
+    """The value, or None for a number that is not finite, which JSON lacks."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # --- stage time ---
@@ -600,10 +687,13 @@ class _Loop:
         return total if steps is None else min(total, steps)
 
     def _load_batches(self, items: list[Any]) -> Iterator[Any]:
-        load = partial(self.fitting.load, epoch=self.state.epoch)
-        if self.config.load_ahead == 0:
-            return map(load, items)
-        return run_stream(load, items, self.config.load_ahead)
+        epoch = self.state.epoch
+
+        def load(item: Any) -> Any:
+            return self.fitting.load(item, epoch)
+
+        ahead = self.config.load_ahead
+        return run_stream(load, items, ahead) if ahead else map(load, items)
 
     def _epochs_done(self) -> float:
         return self.state.epoch + self.state.step_of_epoch / self.steps_of_epoch
