@@ -67,9 +67,6 @@ def method_names() -> list[str]:
 
 def can(model: Method | type[Method], ability: str) -> bool:
     """Whether models of a method have an optional member of `Fitted`; of a fitted model whether that one has it."""
-    old = getattr(model, "OLD_FLAGS", {}).get(ability)
-    if old is not None:
-        return bool(getattr(model, old))
     fitted = getattr(model, "fitted_", None)
     has = hasattr(model.Fitted, ability) or (ability == "explain" and hasattr(model.Fitted, "explanations"))
     return has and ability not in getattr(fitted, "lacks", ())

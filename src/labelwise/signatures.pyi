@@ -116,7 +116,7 @@ class Ensemble(_Ensemble):
     members
         Models: paths of model or run folders, or mappings with `method` and its parameters, which are trained.
     combine
-        What is combined: scores, ranks, softmax or sigmoid of scores, calibrated probabilities; `logistic` learns a logistic regression on their log-odds; `round_robin` takes the best label of each member in turn.
+        What is combined: scores, ranks, softmax or sigmoid of scores, calibrated probabilities; `logistic` learns a logistic regression on their log-odds.
     weights
         Weight per member; `learn`: those with the best `metric` on held-out documents; null: equal weights.
     metric
@@ -130,7 +130,7 @@ class Ensemble(_Ensemble):
         self,
         *,
         members: list[Any] = [],
-        combine: Literal['average', 'rank_average', 'softmax_average', 'sigmoid_average', 'probability_average', 'logistic', 'round_robin'] = 'average',
+        combine: Literal['average', 'rank_average', 'softmax_average', 'sigmoid_average', 'probability_average', 'logistic'] = 'average',
         weights: Union[list[float], Literal['learn'], None] = None,
         metric: str = 'nDCG@5',
         candidates: int = 50,

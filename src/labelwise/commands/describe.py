@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 
@@ -179,16 +178,8 @@ def _abilities(folder: Folder) -> set[str]:
     members = [_abilities(member) for member in member_folders(folder)]
     arrays = folder.tensors(STATE_FILE)
     config = read_parameters(folder, method.Config)
-    if hasattr(method, "OLD_FLAGS"):  # leaves with the old methods
-        old: Any = method
-        lacking = set() if old.saved_learns_more(config, arrays) else {"learned"}
-        for ability, flag in old.OLD_FLAGS.items():
-            among = getattr(getattr_static(method, flag), "among", None)
-            if among is not None and members and not among(ability in one for one in members):
-                lacking.add(ability)
-    else:
-        saved_lacks = getattr(method.Fitted, "saved_lacks", None)
-        lacking = set() if saved_lacks is None else saved_lacks(config, arrays, members)
+    saved_lacks = getattr(method.Fitted, "saved_lacks", None)
+    lacking = set() if saved_lacks is None else saved_lacks(config, arrays, members)
     return {ability for ability in ABILITIES if can(method, ability)} - lacking
 
 
@@ -196,7 +187,7 @@ def _abilities_in_words(folder: Folder) -> list[str]:
     """The same for a person."""
     able, method = _abilities(folder), _method(folder.manifest.get("method"))
     words = [what for ability, what in ABILITIES.items() if ability in able]
-    return [*words, *(["train in parts"] if getattr(method, "trains_in_parts", hasattr(method, "fit_parts")) else [])]
+    return [*words, *(["train in parts"] if hasattr(method, "fit_parts") else [])]
 
 
 def _member(folder: Folder, number: int, member: Folder) -> dict[str, Any]:
