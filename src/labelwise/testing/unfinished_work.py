@@ -87,7 +87,7 @@ def learned(model: Method) -> Learned:
     """All that a model has learned, by name: type, shape and bytes of each array, those of members too."""
     found = {
         name: (str(array.dtype), array.shape, np.ascontiguousarray(array).tobytes())
-        for name, array in model._state().items()
+        for name, array in model.fitted_.tensors().items()
     }
     for number, member in enumerate(getattr(model, "members_", ())):
         found |= {f"member {number}: {name}": array for name, array in learned(member).items()}
