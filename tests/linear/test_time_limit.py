@@ -80,7 +80,7 @@ def test_chunks_below_a_cut_level_are_trained_again(data, clock, caplog, tmp_pat
     """With `matcher` their documents are those that the cut classifiers above predict."""
     caplog.set_level("INFO")
     settings = {**SMALL, "trees": 1, "negatives": "matcher", "beam": 1, "solver": {"tolerance": 1e-6}}
-    with monkeypatch.job() as patch:  # the root has no passes, all other nodes are trained to the end
+    with monkeypatch.context() as patch:  # the root has no passes, all other nodes are trained to the end
         levels = []
 
         def passes(self, work, max_passes):

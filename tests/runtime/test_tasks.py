@@ -21,7 +21,6 @@ from labelwise.runtime.tasks import (
     LostTaskError,
     Shared,
     Terms,
-    current,
     own_version,
     run_task,
     shared_value,
@@ -134,16 +133,13 @@ def test_what_cannot_be_read_runs_again_three_times(either, tmp_path):
 
 
 def test_workers_are_processes_with_the_threads_of_a_task_and_end_with_the_block(tmp_path):
-    before = current()
     with Launcher("processes", workers=2, task_cpus=3).opened(tmp_path / "folder") as opened:
-        assert current() is opened
         numbers, threads, variables = zip(*results(opened.map(tasks.about_itself, range(4))), strict=True)
         assert os.getpid() not in numbers
         assert set(threads) == {3}
         assert set(variables) == {"3"}
         slow = opened.map(tasks.wait_and_return, [0, 600])
         assert next(slow) == (0, 0)
-    assert current() is before
     assert not (tmp_path / "folder").exists()
     assert wait_for_end(numbers)
 
@@ -152,16 +148,17 @@ SCRIPT = """
 import os, sys
 from pathlib import Path
 import labelwise as lw
-from labelwise.runtime.tasks import Launcher, current
+from labelwise.runtime.job import Job
+from labelwise.runtime.tasks import Launcher
 from labelwise.testing.planted import planted_texts
 from runtime import task_functions as tasks
 
 here = Path({folder!r})
 with (here / "starts.txt").open("a") as file:
     file.write("x")
-with Launcher("processes", workers=2).opened(here / "tasks"):
-    print(*[number for _, (number, _, _) in current().map(tasks.about_itself, range(4))], flush=True)
-    model = lw.LinearTree(trees=1, leaf_size=2).fit(planted_texts(60, 8))
+with Launcher("processes", workers=2).opened(here / "tasks") as opened:
+    print(*[number for _, (number, _, _) in opened.map(tasks.about_itself, range(4))], flush=True)
+    model = lw.LinearTree(trees=1, leaf_size=2).fit(planted_texts(60, 8), job=Job(tasks=opened))
     {then}
 """
 
@@ -186,7 +183,7 @@ def test_a_script_without_a_guard_trains_once(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_workers_end_with_their_parent_whatever_they_do(number, tmp_path):
-    process = started(tmp_path, f"list(current().map(tasks.wait_long, [1, 2], current().share({str(tmp_path)!r})))")
+    process = started(tmp_path, f"list(opened.map(tasks.wait_long, [1, 2], opened.share({str(tmp_path)!r})))")
     workers = process.stdout.readline().split()
     while not all((tmp_path / f"{item}.txt").exists() for item in (1, 2)):
         assert process.poll() is None

@@ -188,7 +188,7 @@ def _abilities_in_words(folder: Folder) -> list[str]:
     """The same for a person."""
     able, method = _abilities(folder), _method(folder.manifest.get("method"))
     words = [what for ability, what in ABILITIES.items() if ability in able]
-    return [*words, *(["train in parts"] if getattr(method, "trains_in_parts", hasattr(method, "fit_parts")) else [])]
+    return [*words, *(["train in parts"] if hasattr(method, "fit_parts") else [])]
 
 
 def _member(folder: Folder, number: int, member: Folder) -> dict[str, Any]:

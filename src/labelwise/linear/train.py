@@ -51,7 +51,7 @@ from labelwise.linear.weights import ChunkedWeights, ChunkPart
 from labelwise.runtime.finished import find_finished, keep_finished
 from labelwise.runtime.job import Job
 from labelwise.runtime.progress import progress, stage_name
-from labelwise.runtime.tasks import HERE, Shared, Tasks, current, refuse_time_budget
+from labelwise.runtime.tasks import HERE, Shared, Tasks, refuse_time_budget
 from labelwise.runtime.time_budget import NO_LIMIT
 
 # --- shards ---
@@ -460,7 +460,7 @@ def train_trees(
     `user_negatives` [documents, labels] are additional negative documents for the siblings of a label. The time budget
     decides how many trees are trained: there is always one, with fewer passes of the solver if necessary.
     """
-    examples = TrainingExamples(ordered.rows, labels, user_negatives, ordered.folder, job.tasks or current())
+    examples = TrainingExamples(ordered.rows, labels, user_negatives, ordered.folder, job.tasks or HERE)
     targets = trees[0].aggregate(labels)
     for tree in trees:
         settings.search.check(tree.depth)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -363,7 +363,7 @@ def _train(
     with (
         using_threads(config.run.threads),
         run.open_for_run(config, force, searched=prepared is not None),
-        launcher.opened(run / files.TASKS, config.run.threads),
+        launcher.opened(run / files.TASKS, config.run.threads) as tasks,
         scratch_at(run / files.SCRATCH, config.data.mapped) as scratch,
         _run_time(config, run, begin, prepared) as times,
     ):
@@ -375,7 +375,8 @@ def _train(
                 data, held_out = split_for_calibration(config, load_run_data(config.data, scratch), scratch)
             run.has_data = True
             log.info("train: %r", data.train)
-            model = _fit(config, run, data, scratch, times.for_fit(config.run.refit))
+            job = Job(budget=times.for_fit(config.run.refit), scratch=scratch, tasks=tasks)
+            model = _fit(config, run, data, job)
         if not config.run.refit:
             end_training()
         if is_refitted(model, data):
@@ -395,7 +396,8 @@ def _train(
                 inspect(run, model, data, config.inspect)
         in_time = prepared is None or not config.run.refit or times.allows(files.REFIT, prepared.refit_seconds)
         if (config.run.refit and in_time) or is_refitted(model, data):
-            _refit(config, run, data, held_out, model, scratch, times.for_refit())
+            job = Job(budget=times.for_refit(), scratch=scratch, tasks=tasks)
+            _refit(config, run, data, held_out, model, job)
         if config.run.refit:
             end_training()
         run.finish_stages()
@@ -427,15 +429,15 @@ def _inspection_seconds(config: RunConfig, run: RunFolder) -> float:
     return 2 * config.inspect.vectors / max(speed, 1e-9)
 
 
-def _fit(config: RunConfig, run: RunFolder, data: RunData, scratch: Path | None, budget: TimeBudget) -> Method:
+def _fit(config: RunConfig, run: RunFolder, data: RunData, job: Job) -> Method:
     folder = run / files.MODEL
     if folder.exists():
         log.info("the model of this run is already trained")
         return load(folder)
     model = config.make_method()
-    job = Job(run / files.CHECKPOINTS, lambda **numbers: run.record("fit", **numbers), budget, scratch)
+    job = replace(job, folder=run / files.CHECKPOINTS, log=partial(run.record, "fit"))
     with _timed(run, "fit"):
-        announce("fit", budget)
+        announce("fit", job.budget)
         model.fit(data.train, valid=data.valid, job=job)
     return _saved(config, run, model)
 
@@ -462,8 +464,7 @@ def _refit(
     data: RunData,
     held_out: Dataset | None,
     judged: Method,
-    scratch: Path | None,
-    budget: TimeBudget,
+    job: Job,
 ) -> None:
     """Replace the judged model by one that is trained on the held-out documents as well."""
     if is_refitted(judged, data):
@@ -473,16 +474,15 @@ def _refit(
     if not judged.fact("refits"):
         log.warning("run.refit: the members of this ensemble are trained already; it stays as it is")
         return
-    everything = documents_to_refit(data, held_out, judged.validates, scratch)
+    everything = documents_to_refit(data, held_out, judged.validates, job.scratch)
     if len(everything) == len(data.train):
         log.info("no documents are held out: the model is trained on all of them already")
         return
     shutil.rmtree(run / files.CHECKPOINTS, ignore_errors=True)
     model = config.make_method()
-    checkpoints = run / files.REFIT_CHECKPOINTS
-    job = Job(checkpoints, lambda **numbers: run.record(files.REFIT, **numbers), budget, scratch)
+    job = replace(job, folder=run / files.REFIT_CHECKPOINTS, log=partial(run.record, files.REFIT))
     with _timed(run, files.REFIT):
-        announce(files.REFIT, budget)
+        announce(files.REFIT, job.budget)
         model.fit(everything, valid=data.valid if judged.validates else None, job=job)
     carry_over(judged, model)
     model.save(run / files.MODEL, force=True)

@@ -50,9 +50,9 @@ class Each:
 
     job: Job
     name: str
-    make: Callable[[Any, Job, Sequence[Key]], Mapping[Key, Any]]
+    make: Callable[[Any, Job, Any], Mapping[Any, Any]]
     folder: Path | None
-    of: Mapping[Key, Any]
+    of: Mapping[Any, Any]
     complete: bool
     stored: Stored
 
@@ -127,13 +127,14 @@ class Each:
         left = [tuple(keys) for keys in groups]
         for _ in range(RETRIES + 1):
             lost = []
-            for keys, (records, made) in self.job.tasks.map(_make_group, left, (plain, shared)):
-                for record in records:
-                    self.job.log(**record)
-                written = {key: self.find(key) for key in keys if made[key] == WRITTEN}
-                done |= {key: one for key, one in {**made, **written}.items() if isinstance(one, Result)}
-                if None in written.values():
-                    lost.append(keys)
+            with self.job.tasks.share((plain, shared)) as given:
+                for keys, (records, made) in self.job.tasks.map(_make_group, left, given, ordered=True):
+                    for record in records:
+                        self.job.log(**record)
+                    written = {key: self.find(key) for key in keys if made[key] == WRITTEN}
+                    done |= {key: one for key, one in {**made, **written}.items() if isinstance(one, Result)}
+                    if None in written.values():
+                        lost.append(keys)
             left = lost
             if not left:
                 return done

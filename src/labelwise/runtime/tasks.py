@@ -224,7 +224,7 @@ def run_task(terms: Terms, function: Callable, shared: Shared | None, item: Any)
     """Run a task in this process, a worker: its result, or its error, which Ray would wrap if it was raised here."""
     try:
         _accept(terms)
-        with using_threads(terms.threads), using_device(terms.device), using(HERE):
+        with using_threads(terms.threads), using_device(terms.device):
             return function(None if shared is None else shared.open(), item), None
     except LabelwiseError as error:
         return None, error if _is_portable(error) else LabelwiseError(str(error))
@@ -347,27 +347,6 @@ class Tasks:
 
 
 HERE = Tasks()
-
-# The executor of the innermost `using` block. Methods find it here until their Job carries it: `current`, `using` and
-# `_current` leave with Job.
-_current: Tasks = HERE
-
-
-def current() -> Tasks:
-    """The executor in use."""
-    return _current
-
-
-@contextmanager
-def using(chosen: Tasks) -> Iterator[Tasks]:
-    """Distribute independent work by this executor inside the block."""
-    global _current
-    before, _current = _current, chosen
-    try:
-        yield chosen
-    finally:
-        _current = before
-
 
 # --- processes of this machine ---
 
@@ -739,7 +718,7 @@ class Launcher:
 
     @contextmanager
     def opened(self, folder: Path | None, task_cpus: int | None = None) -> Iterator[Tasks]:
-        """Use this launcher's executor inside the block.
+        """This launcher's executor, for as long as the block lasts.
 
         Files for tasks are in `folder`, which is created, and removed at the end; None for tasks that need none.
         `task_cpus` is for tasks whose number the user has not given.
@@ -747,8 +726,7 @@ class Launcher:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)  # of a killed command
         if self.is_local:
-            with using(HERE):
-                yield HERE
+            yield HERE
             return
         token, cpus = secrets.token_hex(16), self.task_cpus or task_cpus or 1
         try:
@@ -756,13 +734,10 @@ class Launcher:
                 folder = _new_folder(folder.absolute(), token)
             terms = Terms(own_version(), cpus, requested_device(), folder, token, Path.cwd())
             with (
-                (
-                    Processes(self.workers or max(1, available_threads() // cpus), terms)
-                    if self.name == PROCESSES
-                    else RayTasks(terms, self.address, self.workers, self.task_gpus or 0)
-                ) as tasks,
-                using(tasks),
-            ):
+                Processes(self.workers or max(1, available_threads() // cpus), terms)
+                if self.name == PROCESSES
+                else RayTasks(terms, self.address, self.workers, self.task_gpus or 0)
+            ) as tasks:
                 yield tasks
         finally:
             if folder is not None:
