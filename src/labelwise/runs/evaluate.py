@@ -30,7 +30,7 @@ from labelwise.model.predictions import MOST_LABELS, best_and_reaching
 from labelwise.registry import can
 from labelwise.runs.config import EvaluateSection
 from labelwise.runs.stopwatch import stopwatch
-from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget
+from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.topk import NO_LABEL, TopK
 
 # --- examples ---
@@ -45,7 +45,7 @@ MAX_PAIRS = 200
 class TimedMaps:
     """Draws which parts of an image its best label depends on, as long as there is time."""
 
-    def __init__(self, model: Method, test: Dataset, budget: TimeBudget) -> None:
+    def __init__(self, model: Method, test: Dataset, budget: Budget) -> None:
         self.model, self.test, self.budget = model, test, budget
         self.longest = 0.0
 
@@ -187,7 +187,7 @@ def evaluate_model(
     test: Dataset,
     section: EvaluateSection,
     folder: Path | None = None,
-    budget: TimeBudget = NO_LIMIT,
+    budget: Budget = NO_LIMIT,
 ) -> ModelEvaluation:
     """Predict and score; with a folder, labels.tsv, examples.jsonl and (with a tree) confusion.json are written there.
 
