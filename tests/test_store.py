@@ -184,7 +184,7 @@ def test_folders_have_the_permissions_of_the_umask_which_never_changes(tmp_path,
     try:
         with monkeypatch.context() as patch:
             patch.setattr(os, "umask", None)
-            with new_folder(tmp_path / "model", "model", {}) as folder:
+            with store.new_folder(tmp_path / "model", "model", {}) as folder:
                 folder.write_json("a.json", {})
     finally:
         os.umask(before)
