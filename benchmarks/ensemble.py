@@ -29,7 +29,8 @@ DEPTH = 50
 def measure(given: argparse.Namespace) -> dict[str, Any]:
     """The scores of members and combinations."""
     import labelwise as lw
-    from labelwise.ensembles.combine import Combination, Held, fitted_calibrations, learned
+    from labelwise.ensembles.combine import Combination
+    from labelwise.ensembles.learn import Held, fitted_calibrations, learned
     from labelwise.linear.trees import MISSING, side_by_side
     from labelwise.metrics.names import parse_metric
     from labelwise.model.calibration import are_right
@@ -42,9 +43,9 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     for number in range(count):
         begin = time.process_time()
         alone = lw.Ensemble(members=[whole.members_[number]], candidates=DEPTH).fit()
-        columns = whole._columns[number]
+        columns = whole.fitted_.labels.columns[number]
         for part, documents in (("valid", valid), ("test", test)):
-            top = alone._tops(alone._as_documents(documents), DEPTH)[0]
+            top = alone.fitted_.tops(alone._as_documents(documents), DEPTH)[0]
             ids = top.ids if columns is None else np.where(top.ids < 0, -1, columns[np.maximum(top.ids, 0)])
             tops[part].append(lw.TopK(ids, top.scores))
         cpu.append(time.process_time() - begin)
@@ -66,18 +67,17 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     for path, member, top, seconds in zip(given.members, whole.members_, tops["test"], cpu, strict=True):
         rows.append({"name": Path(path).name, "method": member.name, "cpu": seconds, **scored(top.head(5))})
     combined = []
-    for rule in (*AVERAGES, "round_robin", "logistic"):
+    for rule in (*AVERAGES, "logistic"):
         start = Combination(
             rule, equal, calibrations=calibrations if rule in ("probability_average", "logistic") else ()
         )
         if rule != "logistic":
             combined.append({"rule": rule, "weights": None, **scored(start.best(tested, 5))})
-        if rule != "round_robin":
-            begin = time.process_time()
-            found = learned(held, start, parse_metric("nDCG@5"))
-            seconds = time.process_time() - begin
-            weights = [round(float(weight), 3) for weight in found.weights]
-            combined.append({"rule": rule, "weights": weights, "cpu": seconds, **scored(found.best(tested, 5))})
+        begin = time.process_time()
+        found = learned(held, start, parse_metric("nDCG@5"))
+        seconds = time.process_time() - begin
+        weights = [round(float(weight), 3) for weight in found.weights]
+        combined.append({"rule": rule, "weights": weights, "cpu": seconds, **scored(found.best(tested, 5))})
     missing = []
     for depth in (10, DEPTH):
         cut = side_by_side([top.head(depth) for top in tops["test"]])

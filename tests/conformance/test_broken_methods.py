@@ -28,20 +28,15 @@ from labelwise.topk import TopK
 WIDTH = 512
 
 
-class Centroid(Method):
-    """Scores a label by the product of the document with the label's mean document. Correct, small, not fast."""
+class CentroidModel:
+    """Means of the documents of each label."""
 
-    name = "centroid"
-    inputs = ("texts", "features")
+    def __init__(self, weights, kind):
+        self.weights, self.kind = weights, kind
 
-    class Config(BaseConfig):
-        """One parameter, so that there is something to clone."""
-
-        power: float = 0.5
-        """Label means are divided by the label's count to this power."""
-
-    def _vectors(self, data):
-        if self.kind == "features":
+    @staticmethod
+    def vectors(data, kind):
+        if kind == "features":
             return data.features
         rows, columns = [], []
         for row, text in enumerate(data.texts):
@@ -50,57 +45,77 @@ class Centroid(Method):
                 columns.append(sum(ord(c) * 31**i for i, c in enumerate(word)) % WIDTH)
         return sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape=(len(data), WIDTH))
 
-    def _fit(self, data, kind, valid, job):
-        self.kind = kind
-        counts = np.maximum(data.label_counts(), 1) ** self.config.power
-        self.weights_ = sparse.csr_array(data.labels.T / counts[:, None]) @ self._vectors(data)
-        self.weights_ = sparse.csr_array(self.weights_, dtype=np.float32)
-
-    def _predict(self, data, k):
-        top = [self._rows(data.take(slice(i, i + 64)), k) for i in range(0, len(data), 64)]
+    def top(self, documents, k, config):
+        top = [self.rows(documents.take(slice(i, i + 64)), k) for i in range(0, len(documents), 64)]
         if not top:
             return TopK(np.empty((0, k), np.int32), np.empty((0, k), np.float32))
         return TopK.concatenate(top)
 
-    def _rows(self, data, k):
-        return TopK.from_csr(self._vectors(data) @ self.weights_.T, k)
+    def rows(self, data, k):
+        return TopK.from_csr(self.scores(data), k)
 
-    def _state(self):
-        return store.csr_to_tensors("weights", self.weights_)
+    def scores(self, data):
+        vectors = self.vectors(data, self.kind)
+        if vectors.shape[1] != self.weights.shape[1]:
+            raise DataError(f"documents of another shape than in training: {vectors.shape[1]} numbers")
+        return vectors @ self.weights.T
 
-    def _restore(self, tensors, path):
-        self.kind = self.input_
-        self.weights_ = store.csr_from_tensors("weights", tensors, path)
+    def tensors(self):
+        return store.csr_to_tensors("weights", self.weights)
+
+    @classmethod
+    def from_tensors(cls, tensors, about):
+        return cls(store.csr_from_tensors("weights", tensors, about.path), about.input)
+
+
+class ArrayModel(CentroidModel):
+    @staticmethod
+    def vectors(data, kind):
+        arrays = data.arrays
+        return sparse.csr_array(arrays.reshape(len(arrays), np.prod(arrays.shape[1:])).astype(np.float32))
+
+
+class PictureModel(CentroidModel):
+    @staticmethod
+    def vectors(data, kind):
+        try:
+            pictures = [read_picture(path) for path in data.paths]
+        except OSError as error:
+            raise DataError(f"{error.filename}: {error.strerror}") from None
+        return sparse.csr_array(np.array(pictures).reshape(len(pictures), -1).astype(np.float32))
+
+
+class Centroid(Method):
+    """Scores a label by the product of the document with the label's mean document. Correct, small, not fast."""
+
+    name = "centroid"
+    inputs = ("texts", "features")
+    Fitted = CentroidModel
+
+    class Config(BaseConfig):
+        """One parameter, so that there is something to clone."""
+
+        power: float = 0.5
+        """Label means are divided by the label's count to this power."""
+
+    def _fit(self, train, valid, job):
+        counts = np.maximum(train.label_counts(), 1) ** self.config.power
+        weights = sparse.csr_array(train.labels.T / counts[:, None]) @ self.Fitted.vectors(train, train.kind)
+        return self.Fitted(sparse.csr_array(weights, dtype=np.float32), train.kind)
 
 
 class ArrayCentroid(Centroid):
     """The same for arrays of numbers."""
 
     inputs = ("arrays",)
-
-    def _vectors(self, data):
-        return self._flat(data.arrays)
-
-    def _flat(self, arrays):
-        if hasattr(self, "weights_") and len(arrays) and np.prod(arrays.shape[1:]) != self.weights_.shape[1]:
-            raise DataError(f"documents of another shape than in training: {arrays.shape[1:]}")
-        return sparse.csr_array(arrays.reshape(len(arrays), np.prod(arrays.shape[1:])).astype(np.float32))
-
-    def _fit(self, data, kind, valid, job):
-        self.__dict__.pop("weights_", None)
-        super()._fit(data, kind, valid, job)
+    Fitted = ArrayModel
 
 
-class PictureCentroid(ArrayCentroid):
+class PictureCentroid(Centroid):
     """The same for files of pictures."""
 
     inputs = ("paths",)
-
-    def _vectors(self, data):
-        try:
-            return self._flat(np.array([read_picture(path) for path in data.paths]).reshape(len(data.paths), -1))
-        except OSError as error:
-            raise DataError(f"{error.filename}: {error.strerror}") from None
+    Fitted = PictureModel
 
 
 class ReadsNothing(Centroid):
@@ -112,56 +127,62 @@ class ReadsSounds(Centroid):
 
 
 class IgnoresTheDocument(Centroid):
-    def _rows(self, data, k):
-        top = super()._rows(data, k)
-        return TopK(np.roll(top.ids, 1, axis=0), np.roll(top.scores, 1, axis=0))
+    class Fitted(CentroidModel):
+        def rows(self, data, k):
+            top = super().rows(data, k)
+            return TopK(np.roll(top.ids, 1, axis=0), np.roll(top.scores, 1, axis=0))
 
 
 class WorstFirst(Centroid):
-    def _rows(self, data, k):
-        top = super()._rows(data, k)
-        return TopK(top.ids[:, ::-1], top.scores[:, ::-1])
+    class Fitted(CentroidModel):
+        def rows(self, data, k):
+            top = super().rows(data, k)
+            return TopK(top.ids[:, ::-1], top.scores[:, ::-1])
 
 
 class DependsOnTheBatch(Centroid):
-    def _predict(self, data, k):
-        top = super()._predict(data, k)
-        return TopK(top.ids, (top.scores * np.float32(1 + 0.01 * len(data))))
+    class Fitted(CentroidModel):
+        def top(self, documents, k, config):
+            top = super().top(documents, k, config)
+            return TopK(top.ids, (top.scores * np.float32(1 + 0.01 * len(documents))))
 
 
 class ForgetsOnSave(Centroid):
-    def _state(self):
-        rounded = self.weights_.copy()
-        rounded.data = np.round(rounded.data, 1)
-        return store.csr_to_tensors("weights", rounded)
+    class Fitted(CentroidModel):
+        def tensors(self):
+            rounded = self.weights.copy()
+            rounded.data = np.round(rounded.data, 1)
+            return store.csr_to_tensors("weights", rounded)
 
 
 class ShrinksNothing(Centroid):
-    shrinks = True
-
-    def _shrink(self, precision, threshold):
-        return self
+    class Fitted(CentroidModel):
+        def shrunk(self, precision, threshold, config):
+            return self, {}
 
 
 class CopiesOnLoad(Centroid):
-    def _restore(self, tensors, path):
-        super()._restore({key: np.array(value) for key, value in tensors.items()}, path)
+    class Fitted(CentroidModel):
+        @classmethod
+        def from_tensors(cls, tensors, about):
+            return super().from_tensors({key: np.array(value) for key, value in tensors.items()}, about)
 
 
 class Moody(Centroid):
     calls = itertools.count()
 
-    def _fit(self, data, kind, valid, job):
-        super()._fit(data, kind, valid, job)
-        self.weights_.data *= np.random.default_rng(next(self.calls)).uniform(0.5, 1, len(self.weights_.data))
+    def _fit(self, train, valid, job):
+        fitted = super()._fit(train, valid, job)
+        fitted.weights.data *= np.random.default_rng(next(self.calls)).uniform(0.5, 1, len(fitted.weights.data))
+        return fitted
 
 
 class Remembers(Centroid):
-    def _fit(self, data, kind, valid, job):
-        before = getattr(self, "weights_", None)
-        super()._fit(data, kind, valid, job)
-        if before is not None:
-            self.weights_.data *= 0.5
+    def _fit(self, train, valid, job):
+        fitted = super()._fit(train, valid, job)
+        if "fitted_" in vars(self):
+            fitted.weights.data *= 0.5
+        return fitted
 
 
 class TooFewPlaces(Centroid):
@@ -170,10 +191,11 @@ class TooFewPlaces(Centroid):
 
 
 class ChokesOnEmpty(Centroid):
-    def _predict(self, data, k):
-        if self.kind == "texts" and not all(text.split() for text in data.texts):
-            raise ZeroDivisionError
-        return super()._predict(data, k)
+    class Fitted(CentroidModel):
+        def top(self, documents, k, config):
+            if self.kind == "texts" and not all(text.split() for text in documents.texts):
+                raise ZeroDivisionError
+            return super().top(documents, k, config)
 
 
 class RenamesLabels(Centroid):
@@ -200,35 +222,39 @@ class SwallowsUnknown(Centroid):
 
 
 class ScribblesOnInputs(Centroid):
-    def _fit(self, data, kind, valid, job):
-        super()._fit(data, kind, valid, job)
-        data.labels.data *= 2
+    def _fit(self, train, valid, job):
+        fitted = super()._fit(train, valid, job)
+        train.labels.data *= 2
+        return fitted
 
 
 class Dense(Centroid):
-    def _predict(self, data, k):
-        scores = (self._vectors(data) @ self.weights_.T).toarray() + np.float32(0)
-        return TopK.from_csr(sparse.csr_array(scores), k)
+    class Fitted(CentroidModel):
+        def top(self, documents, k, config):
+            return TopK.from_csr(sparse.csr_array(self.scores(documents).toarray() + np.float32(0)), k)
 
 
 class DenseFit(Centroid):
-    def _fit(self, data, kind, valid, job):
-        super()._fit(data, kind, valid, job)
-        data.labels.toarray()
+    def _fit(self, train, valid, job):
+        train.labels.toarray()
+        return super()._fit(train, valid, job)
 
 
 class DenseOutOfSight(Centroid):
-    def _predict(self, data, k):
-        torch.zeros(len(data), len(self.label_names_)).add_(1)
-        return super()._predict(data, k)
+    class Fitted(CentroidModel):
+        def top(self, documents, k, config):
+            torch.zeros(len(documents), self.weights.shape[0]).add_(1)
+            return super().top(documents, k, config)
 
 
 class UnmapsQuietly(Centroid):
-    def _restore(self, tensors, path):
-        copies = {key: np.array(value) for key, value in tensors.items()}
-        for copy in copies.values():
-            copy.flags.writeable = False
-        super()._restore(copies, path)
+    class Fitted(CentroidModel):
+        @classmethod
+        def from_tensors(cls, tensors, about):
+            copies = {key: np.array(value) for key, value in tensors.items()}
+            for copy in copies.values():
+                copy.flags.writeable = False
+            return super().from_tensors(copies, about)
 
 
 class RoundsProbabilities(Centroid):
@@ -250,10 +276,9 @@ class TakesAnything(Centroid):
 
 
 class LearnsNothing(Centroid):
-    learns_more = True
-
-    def _learn(self, new):
-        return 0, ()
+    class Fitted(CentroidModel):
+        def learned(self, new, config):
+            return self, 0, ()
 
 
 class Trusting(Centroid):
@@ -275,33 +300,35 @@ class Unpickles(Centroid):
 class ResumesInexactly(Centroid):
     """Adds a second half of its weights to what it finds, which may have it already."""
 
-    def _fit(self, data, kind, valid, job):
-        super()._fit(data, kind, valid, job)
+    def _fit(self, train, valid, job):
+        fitted = super()._fit(train, valid, job)
         if job.folder is None:
-            return
+            return fitted
         job.folder.mkdir(parents=True, exist_ok=True)
         path = job.folder / "sum.safetensors"
-        done = np.array(map_tensors(path)["sum"]) if path.exists() else np.zeros_like(self.weights_.data)
+        done = np.array(map_tensors(path)["sum"]) if path.exists() else np.zeros_like(fitted.weights.data)
         for _half in range(2):
-            done += self.weights_.data / 2
+            done += fitted.weights.data / 2
             write_tensor_file(path, {"sum": done})
-        self.weights_.data = done
+        fitted.weights.data = done
+        return fitted
 
 
 class UsesAnyWork(Centroid):
     """Takes whatever it finds, of the right size or not."""
 
-    def _fit(self, data, kind, valid, job):
-        super()._fit(data, kind, valid, job)
+    def _fit(self, train, valid, job):
+        fitted = super()._fit(train, valid, job)
         if job.folder is None:
-            return
+            return fitted
         path = job.folder / "weights.safetensors"
         if path.exists():
-            self.weights_ = store.csr_from_tensors("weights", map_tensors(path), path)
+            fitted.weights = store.csr_from_tensors("weights", map_tensors(path), path)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_tensor_file(path, store.csr_to_tensors("weights", self.weights_))
+            write_tensor_file(path, store.csr_to_tensors("weights", fitted.weights))
             job.log(done=1)
+        return fitted
 
 
 BROKEN = {
@@ -376,7 +403,9 @@ def test_a_method_without_planted_documents_fails_instead_of_passing_unseen(chec
 @pytest.mark.parametrize("base", [ArrayCentroid, PictureCentroid])
 @pytest.mark.parametrize("check", sorted(BY_DOCUMENTS - {"empty_rows"}))  # its broken method chokes on texts
 def test_methods_of_arrays_and_files_are_caught_too(base, check, tmp_path, registered, monkeypatch):
-    broken = type("Broken", (BROKEN[check], base), {"inputs": base.inputs})
+    one = BROKEN[check].Fitted
+    model = base.Fitted if one is CentroidModel else type("BrokenModel", (one, base.Fitted), {})
+    broken = type("Broken", (BROKEN[check], base), {"inputs": base.inputs, "Fitted": model})
     monkeypatch.setitem(globals(), "Broken", broken)
     with pytest.raises((AssertionError, ArithmeticError, AttributeError, LabelwiseError, pytest.fail.Exception)):
         CHECKS[check](Subject(registered(broken)), tmp_path)

@@ -3,7 +3,7 @@
 import pytest
 
 from conformance.small import SMALL, small_and_short
-from labelwise.registry import method_class, method_names
+from labelwise.registry import can, method_class, method_names
 from labelwise.testing.checks import CHECKS
 from labelwise.testing.subject import Subject
 
@@ -14,13 +14,13 @@ ELSEWHERE = ("resumes_exactly", "never_reuses")
 
 def needs_learning(name, check):
     """Whether a check is about what a model has learned; in all others networks are trained for a few steps only."""
-    return check == "solves_planted_data" or (check == "learns_more" and method_class(name).learns_more)
+    return check == "solves_planted_data" or (check == "learns_more" and can(method_class(name), "learned"))
 
 
 def trained(name):
     """Learns from arrays, if it reads these and files of images: that both give the same is a test of such methods."""
     method = method_class(name)
-    kinds = method(**SMALL.get(name, {})).inputs
+    kinds = method(**SMALL.get(name, {})).fact("inputs")
     learned = [kind for kind in kinds if kind != "paths" or "arrays" not in kinds]
     return Subject(lambda: method(**SMALL.get(name, {})), learned)
 

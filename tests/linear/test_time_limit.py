@@ -8,9 +8,9 @@ import labelwise as lw
 from common import Clock, same_predictions
 from conformance.planted import planted
 from labelwise.linear.solver import LevelTrainer, PassLimit
+from labelwise.runtime.budget import NO_LIMIT
 from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
-from labelwise.runtime.time_budget import NO_LIMIT
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_chunks_below_a_cut_level_are_trained_again(data, clock, caplog, tmp_pat
     """With `matcher` their documents are those that the cut classifiers above predict."""
     caplog.set_level("INFO")
     settings = {**SMALL, "trees": 1, "negatives": "matcher", "beam": 1, "solver": {"tolerance": 1e-6}}
-    with monkeypatch.job() as patch:  # the root has no passes, all other nodes are trained to the end
+    with monkeypatch.context() as patch:  # the root has no passes, all other nodes are trained to the end
         levels = []
 
         def passes(self, work, max_passes):

@@ -95,7 +95,7 @@ def test_a_run_that_was_stopped_does_not_get_its_time_again(clock, config, monke
         raise Killed
 
     run = config.parent / "run"
-    with monkeypatch.job() as patch:
+    with monkeypatch.context() as patch:
         patch.setattr("labelwise.runs.train._fit", stopped)
         with pytest.raises(Killed):
             labelwise("train", config)

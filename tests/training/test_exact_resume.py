@@ -78,6 +78,7 @@ PAIRS = [
     (optimiser, list(VARIANTS)[(place + step) % len(VARIANTS)])
     for place, optimiser in enumerate(OPTIMISERS)
     for step in (0, 2)
+    if not (optimiser in ("adadelta", "amsgrad") and list(VARIANTS)[(place + step) % len(VARIANTS)] == "sparse")
 ]
 
 

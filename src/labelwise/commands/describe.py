@@ -30,8 +30,8 @@ from labelwise.model.method import Method
 from labelwise.registry import can, method_class
 from labelwise.report.schema import TRIED, AutoRecord, Results, State, read_metrics
 from labelwise.runs.folder import has_run, is_begun, is_interrupted
+from labelwise.runtime.budget import RECORD_FILE
 from labelwise.runtime.job import SAMPLED
-from labelwise.runtime.time_budget import RECORD_FILE
 
 STOPPED = "stopped"
 """The status of a run that is not finished and in which no process works: it was killed."""
@@ -188,7 +188,7 @@ def _abilities_in_words(folder: Folder) -> list[str]:
     """The same for a person."""
     able, method = _abilities(folder), _method(folder.manifest.get("method"))
     words = [what for ability, what in ABILITIES.items() if ability in able]
-    return [*words, *(["train in parts"] if getattr(method, "trains_in_parts", hasattr(method, "fit_parts")) else [])]
+    return [*words, *(["train in parts"] if hasattr(method, "fit_parts") else [])]
 
 
 def _member(folder: Folder, number: int, member: Folder) -> dict[str, Any]:

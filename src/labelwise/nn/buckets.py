@@ -22,8 +22,6 @@ from labelwise.features.featurizers import Featurizer, csr_rows, saved_featurize
 from labelwise.io.folder import get_tensor
 from labelwise.labelspace.bucket_search import Aggregation, BucketSearch, Score
 from labelwise.labelspace.buckets import BucketTables, checked_table
-from labelwise.model.fitted import Saved
-from labelwise.model.predictions import LabelFilter
 from labelwise.runtime.progress import progress
 from labelwise.topk import TopK, sorted_by_score
 
@@ -160,7 +158,7 @@ class BucketModel:
     def top(self, documents: Documents, k: int, config: Any) -> TopK:
         return self._best(documents, k, config)
 
-    def top_of(self, documents: Documents, k: int, config: Any, chosen: LabelFilter) -> TopK:
+    def top_of(self, documents: Documents, k: int, config: Any, chosen: Any) -> TopK:
         """Restricted to some labels the search is exact; with weights, all of their scores are computed."""
         labels = None if chosen.allowed is None else np.flatnonzero(chosen.allowed)
         k = k if labels is None else min(k, len(labels))
@@ -244,7 +242,7 @@ class BucketModel:
         return tensors
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, np.ndarray], about: Saved) -> BucketModel:
+    def from_tensors(cls, tensors: Mapping[str, np.ndarray], about: Any) -> BucketModel:
         import_required("mach", "nn", "torch")
         features, config, path = saved_featurizer(tensors, about), about.config, about.path
         numbers = get_tensor(tensors, "repetitions", path)

@@ -1,0 +1,64 @@
+"""How many of our files one `fit` goes through: what somebody has to read to follow a method.
+
+    python tools/walks.py                       # all methods
+    python tools/walks.py mach text_encoder     # exit code 1 if one goes through more files than its limit
+
+Counted are distinct files of `src/labelwise` of which `fit` calls a function, on planted data with the parameters of
+the conformance suite. Compiled kernels are not seen.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+SOURCE = str(ROOT / "src" / "labelwise") + "/"
+LIMITS = {"text_encoder": 30, "mach": 25, "xr_transformer": 40, "attention_xml": 35}
+
+
+def files_of_fit(name: str) -> list[str]:
+    """The files that `fit` of a method executes, relative to the package."""
+    from conformance.small import SMALL
+    from labelwise.registry import method_class
+    from labelwise.testing.planted import planted
+
+    method = method_class(name)(**SMALL.get(name, {}))
+    data = planted(method.fact("inputs")[0], n_documents=60, n_labels=12)
+    seen: set[str] = set()
+
+    def trace(frame: FrameType, event: str, _argument: Any) -> None:
+        if event == "call" and frame.f_code.co_name != "<module>":
+            seen.add(frame.f_code.co_filename)
+
+    threading.setprofile(trace)
+    sys.setprofile(trace)
+    try:
+        method.fit(data)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+    return sorted(path.removeprefix(SOURCE) for path in seen if path.startswith(SOURCE))
+
+
+def main(names: list[str]) -> int:
+    """Print the number of files per method, with its limit; 1 if a limit is exceeded."""
+    from labelwise.registry import METHODS
+
+    too_long = 0
+    for name in names or sorted(METHODS):
+        files, limit = files_of_fit(name), LIMITS.get(name)
+        over = limit is not None and len(files) > limit
+        too_long |= over
+        print(f"{name}: {len(files)} files" + ("" if limit is None else f", at most {limit}"))
+        if len(names) or over:
+            print("  " + "\n  ".join(files))
+    return int(too_long)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
