@@ -14,6 +14,7 @@ from labelwise.features.tfidf import Tfidf
 from labelwise.io.run_folder import STATE
 from labelwise.linear import train as level_tasks
 from labelwise.linear.train import read_shard
+from labelwise.runtime.job import Job
 from labelwise.runtime.tasks import Launcher, Processes
 from labelwise.testing.planted import planted_texts
 from runtime.launched import MODELS, fork_workers, model_files, same_files, trained, vectors, write_config
@@ -60,7 +61,7 @@ def test_members_of_mapped_data_keep_their_features_in_files(tmp_path, monkeypat
     assert same_files(alone, model_files(tmp_path / "launched" / "model"))
     process, folder = folders.read_text().split()
     assert int(process) != os.getpid()
-    assert folder == "checkpoints/member0/.rows"
+    assert folder == ".rows/member0"
 
 
 def test_levels_without_checkpoints_write_no_shards_of_the_same_name(tmp_path, monkeypatch):
@@ -72,8 +73,8 @@ def test_levels_without_checkpoints_write_no_shards_of_the_same_name(tmp_path, m
 
     monkeypatch.setattr(Processes, "_submit", submit)
     data, parameters = planted_texts(120, 16), {"trees": 2, "leaf_size": 2, "branching": 2}
-    with Launcher("processes", workers=2).opened(tmp_path / "tasks"):
-        model = lw.LinearTree(**parameters).fit(data)
+    with Launcher("processes", workers=2).opened(tmp_path / "tasks") as tasks:
+        model = lw.LinearTree(**parameters).fit(data, job=Job(tasks=tasks))
     assert len(paths) == len(set(paths)) > 4
     alone = lw.LinearTree(**parameters).fit(data)
     np.testing.assert_array_equal(model.predict(data, k=3).scores, alone.predict(data, k=3).scores)
