@@ -7,6 +7,7 @@ import pytest
 
 from labelwise.errors import ConfigError
 from labelwise.runtime import threads as parallel
+from labelwise.runtime.threads import available_threads, cpu_quota
 
 
 def test_results_keep_the_order_of_the_items():
@@ -120,3 +121,30 @@ def test_a_pool_that_is_not_used_any_more_ends():
                 return
             time.sleep(0.05)
     pytest.fail(f"{count} threads of pools are left")
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "expected"),
+    [
+        ("0::/docker/a", {"docker/a/cpu.max": "250000 100000"}, 3),
+        ("0::/docker/a", {"docker/a/cpu.max": "max 100000", "docker/cpu.max": "150000 100000"}, 2),
+        ("0::/", {"cpu.max": "50000 100000"}, 1),
+        ("4:cpu,cpuacct:/a\n3:memory:/a", {"cpu/a/cpu.cfs_quota_us": "200000", "cpu/a/cpu.cfs_period_us": "100000"}, 2),
+        ("4:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, float("inf")),
+        ("0::/a", {}, float("inf")),
+        ("damaged", {}, float("inf")),
+    ],
+)
+def test_quotas_of_containers_count(tmp_path, group, files, expected):
+    (tmp_path / "own").write_text(group)
+    for name, text in files.items():
+        path = tmp_path / "groups" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    assert cpu_quota(tmp_path / "groups", tmp_path / "own") == expected
+
+
+def test_no_more_threads_than_the_quota(monkeypatch):
+    monkeypatch.delenv("LABELWISE_THREADS", raising=False)
+    monkeypatch.setattr("labelwise.runtime.threads.cpu_quota", lambda: 1)
+    assert available_threads() == 1

@@ -175,3 +175,17 @@ def test_offsets_that_wrap_around_are_refused(tmp_path):
     for shape in ([4, 4], [4, 2**40], [-1, 4], [2**63 - 1, 4]):
         with pytest.raises(ModelFormatError, match="sparse matrix m"):
             store.csr_from_tensors("m", matrix | {"m.shape": np.array(shape)}, tmp_path)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_folders_have_the_permissions_of_the_umask_which_never_changes(tmp_path, monkeypatch):
+    """The umask belongs to the whole process: a change for a moment would open the files of other threads."""
+    before = os.umask(0o027)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "umask", None)
+            with store.new_folder(tmp_path / "model", "model", {}) as folder:
+                folder.write_json("a.json", {})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "model").stat().st_mode & 0o777 == 0o750

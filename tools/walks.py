@@ -3,8 +3,8 @@
     python tools/walks.py                       # all methods
     python tools/walks.py mach text_encoder     # exit code 1 if one goes through more files than its limit
 
-Counted are distinct files of `src/labelwise` of which `fit` calls a function, on planted data with the parameters of the
-conformance suite. Compiled kernels are not seen.
+Counted are distinct files of `src/labelwise` of which `fit` calls a function, on planted data with the parameters of
+the conformance suite. Compiled kernels are not seen.
 """
 
 from __future__ import annotations

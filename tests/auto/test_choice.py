@@ -5,12 +5,13 @@ import pytest
 
 import labelwise as lw
 from conformance.planted import planted_texts
+from labelwise.cli.options import parse_duration
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.ensemble import Ensemble
 from labelwise.metrics.bootstrap import ResamplingSums
 from labelwise.report.schema import AutoRecord
 from labelwise.runs.run_time import RunTime
-from labelwise.runtime.time_budget import NO_LIMIT, parse_duration
+from labelwise.runtime.budget import NO_LIMIT
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 from labelwise.tuning.auto import Search

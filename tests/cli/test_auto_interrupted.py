@@ -13,7 +13,7 @@ from labelwise.io.json import read_json
 from labelwise.methods.linear_flat import LinearFlat
 from labelwise.methods.linear_tree import LinearTree
 from labelwise.report.schema import AutoRecord
-from labelwise.runtime.time_budget import TimeBudget
+from labelwise.runtime.budget import Budget
 from labelwise.tuning import auto as search
 from labelwise.tuning.auto import Search
 
@@ -182,9 +182,9 @@ def test_a_search_without_any_model_says_why(place, tmp_path, monkeypatch):
 
 
 def test_parts_of_a_budget_share_the_record_of_an_early_end():
-    whole = TimeBudget(10.0, 10.0)
+    whole = Budget(10.0, 10.0)
     other = whole.for_new_work()
     whole.part(0.5).limited(1.0).reserving(1.0).end_early()
     assert (whole.ended_early, other.ended_early) == (True, False)
-    TimeBudget().end_early()
-    assert not TimeBudget().ended_early
+    Budget().end_early()
+    assert not Budget().ended_early

@@ -20,7 +20,7 @@ def needs_learning(name, check):
 def trained(name):
     """Learns from arrays, if it reads these and files of images: that both give the same is a test of such methods."""
     method = method_class(name)
-    kinds = method(**SMALL.get(name, {})).inputs
+    kinds = method(**SMALL.get(name, {})).fact("inputs")
     learned = [kind for kind in kinds if kind != "paths" or "arrays" not in kinds]
     return Subject(lambda: method(**SMALL.get(name, {})), learned)
 

@@ -17,7 +17,7 @@ from labelwise.nn.encode import distinct_texts, encode_corpus, encode_some_texts
 from labelwise.nn.text import transformer
 from labelwise.nn.text.transformer import open_encoder
 from labelwise.nn.vector_cache import OUTDATED, VectorCache, cache_folder, size_limit
-from labelwise.runtime.time_budget import NO_LIMIT
+from labelwise.runtime.budget import NO_LIMIT
 from labelwise.strings import Strings
 
 TEXTS = Strings.of([f"word{n % 30} " * (1 + n % 7) for n in range(40)])

@@ -8,9 +8,9 @@ import labelwise as lw
 from common import Clock, same_predictions
 from conformance.planted import planted
 from labelwise.linear.solver import LevelTrainer, PassLimit
+from labelwise.runtime.budget import NO_LIMIT
 from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
-from labelwise.runtime.time_budget import NO_LIMIT
 
 
 @pytest.fixture(scope="module")

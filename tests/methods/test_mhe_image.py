@@ -18,8 +18,8 @@ from labelwise.model.fitted import Saved
 from labelwise.nn.images import occlusion
 from labelwise.runs.config import EvaluateSection
 from labelwise.runs.evaluate import evaluate_model
+from labelwise.runtime.budget import NO_LIMIT
 from labelwise.runtime.threads import using_threads
-from labelwise.runtime.time_budget import NO_LIMIT
 
 SIDE, LABELS = 8, 16
 

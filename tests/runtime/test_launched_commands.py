@@ -73,8 +73,8 @@ def test_levels_without_checkpoints_write_no_shards_of_the_same_name(tmp_path, m
 
     monkeypatch.setattr(Processes, "_submit", submit)
     data, parameters = planted_texts(120, 16), {"trees": 2, "leaf_size": 2, "branching": 2}
-    with Launcher("processes", workers=2).opened(tmp_path / "tasks") as tasks:
-        model = lw.LinearTree(**parameters).fit(data, job=Job(tasks=tasks))
+    with Launcher("processes", workers=2).opened(tmp_path / "tasks") as opened:
+        model = lw.LinearTree(**parameters).fit(data, job=Job(tasks=opened))
     assert len(paths) == len(set(paths)) > 4
     alone = lw.LinearTree(**parameters).fit(data)
     np.testing.assert_array_equal(model.predict(data, k=3).scores, alone.predict(data, k=3).scores)

@@ -14,9 +14,9 @@ from labelwise.nn.encode import encoded_blocks
 from labelwise.nn.inputs import Part, Vectors
 from labelwise.nn.train.loop import History, train
 from labelwise.nn.words.vocabulary import WordTokens
+from labelwise.runtime.budget import NO_LIMIT
 from labelwise.runtime.job import Job
 from labelwise.runtime.progress import progress
-from labelwise.runtime.time_budget import NO_LIMIT
 from training.tiny_fitting import TinyFitting, Watcher
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
+
+from labelwise.errors import ConfigError
 
 SetOption = Annotated[
     list[str] | None,
@@ -47,3 +50,15 @@ VectorsOption = Annotated[
     str | None,
     typer.Option(metavar="FILE.npy", help="Vectors of the documents, if the model was trained on some next to texts."),
 ]
+
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a time span as it is typed: 90, 90s, 10m, 1.5h."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(s|m|min|h)?", text.strip().lower())
+    seconds = float(match[1]) * _UNITS[match[2] or ""] if match else 0.0
+    if seconds <= 0:
+        raise ConfigError(f"'{text}' is not a time span; accepted: 90, 90s, 10m, 2h")
+    return seconds

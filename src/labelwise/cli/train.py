@@ -145,10 +145,10 @@ def choose_and_train(
     force: bool,
 ) -> None:
     """Run `auto` and print its table and results; `columns` are options of the command line."""
+    from labelwise.cli.options import parse_duration
     from labelwise.cli.output import live_table, show_results, show_table
     from labelwise.runs.config import run_config
     from labelwise.runs.data import AUTO_METHOD, config_from_data
-    from labelwise.runtime.time_budget import parse_duration
     from labelwise.tuning.auto import AutoRequest, run_auto
 
     seconds = parse_duration(budget)

@@ -30,8 +30,8 @@ from labelwise.model.method import Method
 from labelwise.registry import can, method_class
 from labelwise.report.schema import TRIED, AutoRecord, Results, State, read_metrics
 from labelwise.runs.folder import has_run, is_begun, is_interrupted
+from labelwise.runtime.budget import RECORD_FILE
 from labelwise.runtime.job import SAMPLED
-from labelwise.runtime.time_budget import RECORD_FILE
 
 STOPPED = "stopped"
 """The status of a run that is not finished and in which no process works: it was killed."""

@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -110,12 +111,12 @@ def new_folder(path: str | Path, kind: str, about: Mapping[str, Any], force: boo
     if target.exists() and not _is_ours(target):
         raise ConfigError(f"{target} exists and is not a labelwise folder; it will not be replaced")
     target.parent.mkdir(parents=True, exist_ok=True)
-    hidden = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
+    hidden = target.with_name(f".{target.name}.new-{secrets.token_hex(6)}")
+    hidden.mkdir()  # with the permissions that the umask leaves; `mkdtemp` would make it private
     try:
         writer = FolderWriter(hidden, about)
         yield writer
         FolderWriter(hidden).write_json(MANIFEST, _manifest(kind, about, writer.files))
-        hidden.chmod(0o777 & ~_umask())
         replace_folder(hidden, target)
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
@@ -176,12 +177,6 @@ def _is_ours(folder: Path) -> bool:
     except ModelFormatError:
         return False
     return isinstance(manifest, dict) and str(manifest.get("format", "")).startswith("labelwise-")
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
 
 
 # --- reading -----------------------------------------------------------------------------------------------------

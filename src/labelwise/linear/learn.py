@@ -29,7 +29,7 @@ from labelwise.linear.solver import Chunk, InitialWeights, LevelTrainer, PassLim
 from labelwise.linear.train import documents_of, scaled
 from labelwise.linear.trees import Learned, LinearTrees, TrainingStatistics, document_counts
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
-from labelwise.runtime.time_budget import NO_LIMIT
+from labelwise.runtime.budget import NO_LIMIT
 
 MAX_GROWTH = 2
 """A lowest node accepts new labels up to this multiple of the largest one's size; then the next best does."""

@@ -32,10 +32,10 @@ from labelwise.features.rows import (
 from labelwise.io import tensors as pages
 from labelwise.io.tensors import counts_of, release_pages
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
+from labelwise.runtime.budget import Budget
 from labelwise.runtime.memory import block_bytes
 from labelwise.runtime.progress import progress
 from labelwise.runtime.threads import run_all, threads
-from labelwise.runtime.time_budget import TimeBudget
 
 # --- local rows ---
 # The documents of one chunk as the solver reads them.
@@ -244,7 +244,7 @@ class PassLimit:
         What was measured so far.
     """
 
-    def __init__(self, budget: TimeBudget, whole: TimeBudget, pace: SolverPace) -> None:
+    def __init__(self, budget: Budget, whole: Budget, pace: SolverPace) -> None:
         self.budget, self.whole, self.pace = budget, whole, pace
         self.left = 0.0
         """Work of the chunks that have not begun."""

@@ -48,11 +48,11 @@ from labelwise.linear.solver import (
 )
 from labelwise.linear.trees import LinearTrees, TrainingStatistics, document_counts
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
+from labelwise.runtime.budget import NO_LIMIT
 from labelwise.runtime.finished import find_finished, keep_finished
 from labelwise.runtime.job import Job
 from labelwise.runtime.progress import progress, stage_name
 from labelwise.runtime.tasks import HERE, Shared, Tasks, refuse_time_budget
-from labelwise.runtime.time_budget import NO_LIMIT
 
 # --- shards ---
 # Finished chunks of an unfinished training on disk, from which a killed training resumes.

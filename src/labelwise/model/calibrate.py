@@ -15,7 +15,7 @@ from labelwise.model.calibration import CalibrationReport, calibrated
 from labelwise.model.card import CalibrationNote
 from labelwise.model.inputs import predict_in_blocks, predict_in_time
 from labelwise.model.predictions import CALIBRATION_K, checked_k, k_from_data
-from labelwise.runtime.time_budget import TimeBudget
+from labelwise.runtime.budget import Budget
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ log = logging.getLogger("labelwise")
 
 
 def calibrate(
-    model: Method, dataset: Dataset, k: int | None, precision: float | None, budget: TimeBudget
+    model: Method, dataset: Dataset, k: int | None, precision: float | None, budget: Budget
 ) -> CalibrationReport:
     """Set the calibration of a fitted model; `dataset` is in its label space. See `Method.calibrate`."""
     if len(dataset) == 0:

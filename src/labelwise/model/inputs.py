@@ -29,8 +29,8 @@ from labelwise.io.folder import get_tensor
 from labelwise.io.tensors import is_increasing
 from labelwise.model.feature_width import FeatureWidth
 from labelwise.nn.config import TrainingConfig, without_validation
+from labelwise.runtime.budget import Budget
 from labelwise.runtime.progress import progress
-from labelwise.runtime.time_budget import TimeBudget, timed_blocks
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
@@ -220,12 +220,12 @@ def hold_out(
 
 
 def predict_in_time(
-    predict: Callable[[Dataset], TopK], data: Dataset, what: str, budget: TimeBudget
+    predict: Callable[[Dataset], TopK], data: Dataset, what: str, budget: Budget
 ) -> tuple[np.ndarray, TopK]:
     """Indices and predictions of as many documents as the time budget allows: a random sample, or all."""
     blocks, parts = [], []
     with progress(what, len(data), seconds_left=budget.remaining) as step:
-        for rows in timed_blocks(sample_order(data), budget):
+        for rows in budget.blocks(sample_order(data)):
             with step.part(len(rows)):
                 parts.append(predict(data.take(rows)))
             blocks.append(rows)

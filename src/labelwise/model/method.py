@@ -56,8 +56,8 @@ from labelwise.model.predictions import (
     k_from_data,
 )
 from labelwise.registry import method_class
+from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.job import Job, limited_time
-from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 
@@ -337,7 +337,7 @@ class Method(Estimator):
         *,
         k: int | None = None,
         precision: float | None = None,
-        budget: TimeBudget = NO_LIMIT,
+        budget: Budget = NO_LIMIT,
     ) -> CalibrationReport:
         """Fit the calibration of scores to probabilities, and choose a threshold; the ranking does not change.
 

@@ -31,7 +31,7 @@ from labelwise.registry import can
 from labelwise.report.schema import LabelCounts
 from labelwise.runs.config import EvaluateSection
 from labelwise.runs.stopwatch import stopwatch
-from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget
+from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.topk import NO_LABEL, TopK
 
 # --- examples ---
@@ -46,7 +46,7 @@ MAX_PAIRS = 200
 class TimedMaps:
     """Draws which parts of an image its best label depends on, as long as there is time."""
 
-    def __init__(self, model: Method, test: Dataset, budget: TimeBudget) -> None:
+    def __init__(self, model: Method, test: Dataset, budget: Budget) -> None:
         self.model, self.test, self.budget = model, test, budget
         self.longest = 0.0
 
@@ -188,7 +188,7 @@ def evaluate_model(
     test: Dataset,
     section: EvaluateSection,
     folder: Path | None = None,
-    budget: TimeBudget = NO_LIMIT,
+    budget: Budget = NO_LIMIT,
 ) -> ModelEvaluation:
     """Predict and score; with a folder, labels.tsv, examples.jsonl and (with a tree) confusion.json are written there.
 

@@ -50,9 +50,9 @@ from labelwise.io.run_folder import (
 from labelwise.report.schema import read_metrics
 from labelwise.runs.config import RunConfig, deciding_values
 from labelwise.runs.machine import describe_machine
+from labelwise.runtime.budget import RECORD_FILE
 from labelwise.runtime.job import SAMPLED
 from labelwise.runtime.ranks import is_restarted, launch_id
-from labelwise.runtime.time_budget import RECORD_FILE
 
 # --- replacement ---
 # The run that replaces another one (`--force`): made in a hidden folder of the old run, moved up when it is finished.

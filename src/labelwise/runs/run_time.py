@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget
+from labelwise.runtime.budget import NO_LIMIT, Budget
 
 log = logging.getLogger("labelwise")
 
@@ -41,7 +41,7 @@ class RunTime:
         self._total = seconds or 0.0
         self._refit_seconds = 0.0
 
-    def for_fit(self, refit: bool) -> TimeBudget:
+    def for_fit(self, refit: bool) -> Budget:
         """Of training; half of the time if the model is trained once more on all documents."""
         if not self.budget.is_limited:
             return NO_LIMIT
@@ -50,19 +50,19 @@ class RunTime:
         self._refit_seconds = budget.remaining() if refit else 0.0
         return budget
 
-    def for_refit(self) -> TimeBudget:
+    def for_refit(self) -> Budget:
         """Of training on all documents, after the evaluation."""
         return self._before_tail()
 
-    def for_calibration(self, has_test: bool) -> TimeBudget:
+    def for_calibration(self, has_test: bool) -> Budget:
         """Of predicting for the calibration."""
         return self.for_evaluation().part(CALIBRATION if has_test else 1.0)
 
-    def for_evaluation(self) -> TimeBudget:
+    def for_evaluation(self) -> Budget:
         """Of predicting for the evaluation."""
         return self._before_tail().reserving(self._refit_seconds)
 
-    def _before_tail(self) -> TimeBudget:
+    def _before_tail(self) -> Budget:
         return self.budget.reserving(TAIL * self._total + TAIL_SECONDS)
 
     def allows(self, what: str, seconds: float) -> bool:

@@ -49,12 +49,12 @@ from labelwise.runs.machine import peak_memory
 from labelwise.runs.remarks import run_remarks, with_calibration
 from labelwise.runs.run_time import REPORT_SECONDS, RunTime
 from labelwise.runs.stopwatch import Stopwatch, stopwatch
+from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.device_setting import AUTO, CPU, using_device
 from labelwise.runtime.job import Job
 from labelwise.runtime.ranks import leave_ranks, n_ranks, noticing_lost_ranks, on_rank_zero, rank, rejoin_ranks
 from labelwise.runtime.tasks import Launcher
 from labelwise.runtime.threads import using_threads
-from labelwise.runtime.time_budget import NO_LIMIT, TimeBudget
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def check_ranks(method: Method) -> None:
         )
 
 
-def announce(what: str, budget: TimeBudget) -> None:
+def announce(what: str, budget: Budget) -> None:
     """Let the other ranks train with rank 0."""
     if n_ranks() > 1:
         on_rank_zero(lambda: (what, budget.seconds, budget.remaining()))
@@ -200,7 +200,7 @@ def _train_all(config: RunConfig, run: RunFolder, force: bool) -> None:
             if what == files.REFIT:
                 train = documents_to_refit(parts, held_out, model.validates, scratch)
                 valid = parts.valid if model.validates else None
-            model.fit(train, valid=valid, job=Job(budget=TimeBudget(seconds, time.monotonic() + left)))
+            model.fit(train, valid=valid, job=Job(budget=Budget(seconds, time.monotonic() + left)))
 
 
 def _free_memory() -> None:
@@ -512,7 +512,7 @@ def split_for_calibration(
     return data, held_out
 
 
-def _calibrate(config: RunConfig, run: RunFolder, held_out: Dataset, model: Method, budget: TimeBudget) -> None:
+def _calibrate(config: RunConfig, run: RunFolder, held_out: Dataset, model: Method, budget: Budget) -> None:
     if model.calibration_ is not None and (run / files.CALIBRATION).exists():
         log.info("the model of this run is already calibrated")
         return
@@ -538,9 +538,7 @@ def _read_calibration(run: RunFolder) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def _evaluate(
-    config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, model: Method, budget: TimeBudget
-) -> None:
+def _evaluate(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, model: Method, budget: Budget) -> None:
     if (run / files.RESULTS).exists():
         log.info("the model of this run is already evaluated")
         return

@@ -6,12 +6,15 @@ two threads of a server call it at once.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import TypeVar
 
 from labelwise.errors import ConfigError
@@ -42,8 +45,42 @@ def available_threads() -> int:
             raise ConfigError(f"LABELWISE_THREADS is '{given}'; a number of threads, 1 or more, is needed")
         return int(given)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = int(min(cores, cpu_quota()))
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
     return max(1, cores // max(1, int(ranks))) if ranks.isdecimal() else cores
+
+
+@cache
+def cpu_quota(mounted: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
+    """CPUs that the control group of this process may use, at least 1, rounded up; infinite without a limit.
+
+    Containers are limited by it (`--cpus 2`), and the number of cores says nothing of that.
+    """
+    limits = [math.inf]
+    with suppress(OSError, ValueError):
+        for line in own.read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            top = mounted / "cpu" if controllers else mounted
+            inside = top / path.lstrip("/")
+            folders = [folder for folder in (inside, *inside.parents) if folder.is_relative_to(top)]
+            limits += [limit for folder in folders if (limit := _limit_of(folder)) is not None]
+    return min(limits)
+
+
+def _limit_of(folder: Path) -> float | None:
+    """The CPUs that one control group allows, of version 2 or 1; None if it says nothing."""
+    with suppress(OSError, ValueError):
+        if (folder / "cpu.max").exists():
+            quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+        else:
+            quota, period = (
+                (folder / f"cpu.cfs_{name}_us").read_text(encoding="ascii").strip() for name in ("quota", "period")
+            )
+        if quota not in ("max", "-1"):
+            return max(1, math.ceil(int(quota) / int(period)))
+    return None
 
 
 def set_threads(count: int | None) -> None:

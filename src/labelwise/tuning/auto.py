@@ -37,11 +37,11 @@ from labelwise.runs.folder import RunFolder, log_to
 from labelwise.runs.run_time import TAIL, TAIL_SECONDS, RunTime
 from labelwise.runs.stopwatch import stopwatch
 from labelwise.runs.train import Prepared, split_for_calibration, train
+from labelwise.runtime.budget import Budget
 from labelwise.runtime.device_setting import requested_device, using_device
 from labelwise.runtime.finished import fingerprint
 from labelwise.runtime.ranks import n_ranks
 from labelwise.runtime.threads import using_threads
-from labelwise.runtime.time_budget import TimeBudget
 from labelwise.tuning.ladder import (
     FEWEST_DOCUMENTS,
     Facts,
@@ -167,7 +167,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self.rungs = {rung.name: rung for rung in ladder(self.facts)}
-        self.deadline: TimeBudget = self.times.for_fit(refit=False)
+        self.deadline: Budget = self.times.for_fit(refit=False)
         self._reference = "tree"
         self._errors: list[LabelwiseError] = []
 

@@ -41,9 +41,9 @@ from labelwise.nn.text.saved_encoder import saved_folder
 from labelwise.registry import method_class
 from labelwise.runs.folder import folder_bytes
 from labelwise.runs.stopwatch import stopwatch
+from labelwise.runtime.budget import Budget
 from labelwise.runtime.finished import find_finished, fingerprint, finished_folder
 from labelwise.runtime.job import SAMPLED, Job
-from labelwise.runtime.time_budget import TimeBudget
 from labelwise.topk import NO_LABEL, TopK
 
 TEXTS, FEATURES = "texts", "features"
@@ -254,7 +254,7 @@ class Trial:
     left: float = 0.0
     """Seconds that were left when the training ended."""
 
-    def can_continue(self, budget: TimeBudget) -> bool:
+    def can_continue(self, budget: Budget) -> bool:
         """Whether the training was ended early and has more time now."""
         return self.cut and _has_more_time(budget, self.seconds, self.left)
 
@@ -282,7 +282,7 @@ def run_trial(
     train: Dataset,
     valid: Dataset,
     k: int,
-    budget: TimeBudget,
+    budget: Budget,
 ) -> Trial:
     """Train a model and predict for the validation documents, which it never sees with their labels."""
     folder, own = trial_folder(workspace, name, model, data)
@@ -319,12 +319,12 @@ def remove_checkpoints(workspace: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _has_more_time(budget: TimeBudget, seconds: float, left: float) -> bool:
+def _has_more_time(budget: Budget, seconds: float, left: float) -> bool:
     """Whether there is more time than was left when a training was ended, and as much as it had."""
     return budget.remaining() > max(seconds, left)
 
 
-def _remove_unfinished_model(folder: Path, budget: TimeBudget) -> float:
+def _remove_unfinished_model(folder: Path, budget: Budget) -> float:
     """Remove the model of a training that was ended early and can continue; the seconds that it has taken."""
     if not (folder / MODEL).exists():
         return 0.0
