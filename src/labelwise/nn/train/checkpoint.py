@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("labelwise")
 
+CHECKPOINTS = ("last-*", "best-*", "final")
+"""Names of checkpoints: results of the job, such as a ranking, may be in the same folder."""
 KIND = "checkpoint"
 TIME_BUDGET = "time budget"
 """The reason why a training ended that had no time left."""
@@ -156,7 +158,7 @@ class Checkpoints:
             name, tensors = f"last-{state.step:010d}", {"weights": weights, "optimiser": optimiser, "average": average}
             tensors |= {f"random {rank}": own for rank, own in enumerate(generators)}
             self._write(name, asdict(state), tensors)
-            self._remove("*", keep=name, or_keep=self._best_of(state))
+            self._remove(*CHECKPOINTS, keep=name, or_keep=self._best_of(state))
         self.saved_at, self.saved_step = time.monotonic(), state.step
 
     def save_best(self, step: int) -> None:
@@ -185,7 +187,7 @@ class Checkpoints:
             except LabelwiseError as error:
                 log.warning("%s", error)  # the others stay
             else:
-                self._remove("*", keep="final")
+                self._remove(*CHECKPOINTS, keep="final")
         self.ranks.wait()
 
     # --- small parts ---
