@@ -62,10 +62,12 @@ def ensemble_cost(config: Any, shape: DataShape, constants: Constants) -> Cost:
     members = [opened(member, number) for number, member in enumerate(config.members)]
     if not members:
         raise ConfigError("members: an ensemble needs at least one model; give paths of saved models or runs")
+    costs = []
     for number, member in enumerate(members):
         if member.cost is None:
             raise ConfigError(f"member {number}: {member.name} does not say what it costs, so it cannot be planned")
-    return reduce(add, (member.cost(member.config, shape, constants) for member in members))
+        costs.append(member.cost(member.config, shape, constants))
+    return reduce(add, costs)
 
 
 class Ensemble(Method):

@@ -138,8 +138,6 @@ def train_repetitions(data: BucketData, job: Job, numbers: Sequence[int]) -> dic
         network = SparseMLP(len(numbers), shape.n_features, shape.hidden, shape.n_buckets)
         biases = torch.stack([first_biases(data, table) for table in tables])
         network.initialise([(data.config.training.seed, number) for number in numbers], biases)
-        last = len(network.weights)
-        head = f"biases.{last}", f"weights.{last - 1}" if last else "table"
         for index, training in enumerate(rounds):
             if index:
                 tables = _changed(index, tables, job, partial(_repartition_all, network, data, numbers, tables))
@@ -148,7 +146,7 @@ def train_repetitions(data: BucketData, job: Job, numbers: Sequence[int]) -> dic
             title = "training" if one else f"round {index + 1} of {len(rounds)}"
             with nullcontext(job) if one else job.stage(f"round-{index}", share) as part:
                 fitting = RepetitionFitting(data, training, network, numbers, tables)
-                train(fitting, training, job=part, head=head, rows=("table",), title=title)
+                train(fitting, training, job=part, title=title)
         own = stores_tables(data.config)
         trained = [
             repetition_of(network, row, number, tables[row] if own else None) for row, number in enumerate(numbers)
@@ -237,7 +235,8 @@ class RepetitionFitting:
     ) -> None:
         self.data, self.training, self.module = data, training, network
         self.numbers, self.tables, self.hashed = list(numbers), tables, data.hashed(numbers)
-        self.n_buckets = data.config.buckets
+        self.n_buckets, last = data.config.buckets, len(network.weights)
+        self.head, self.rows = (f"biases.{last}", f"weights.{last - 1}" if last else "table"), ("table",)
         self.ones = np.ones(data.labels.shape[0], np.int64)
 
     def batches(self, epoch: int) -> Sequence[np.ndarray]:
