@@ -36,9 +36,11 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
 
     from labelwise.labelspace.tree import training_nodes
     from labelwise.nn.config import RecurrentConfig, WordTraining
+    from labelwise.nn.encode import EncoderHead
     from labelwise.nn.heads.attention import Attention, SharedOutput
-    from labelwise.nn.levels import AttentionLevel, Parents
-    from labelwise.nn.train.fit import LevelData, LevelFitting
+    from labelwise.nn.inputs import Part
+    from labelwise.nn.levels import Parents
+    from labelwise.nn.train.fit import Fit
     from labelwise.nn.train.loop import train
     from labelwise.nn.words.recurrent import RecurrentEncoder
     from labelwise.nn.words.vocabulary import WordTokens
@@ -63,11 +65,13 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     nodes = training_nodes(above, ranked, beam)
     parents = Parents(nodes, np.empty((DOCUMENTS, 0), np.float32), offsets)
     encoder = RecurrentEncoder(torch.randn(WORDS, WORD_WIDTH), True, RecurrentConfig(width=width))
-    head = Attention(width, labels, SharedOutput(width, [width])).initialise(0, np.full(labels, 0.01))
+    head = Attention(width, labels, SharedOutput(width, [width])).initialise(
+        np.full(labels, DOCUMENTS // 100), DOCUMENTS, 0
+    )
     config = WordTraining(
         epochs=None, steps=WARM_UP + steps, validate_every=None, early_stopping=None, averaging={"kind": "none"}
     )
-    fitting = LevelFitting(AttentionLevel(encoder, head), LevelData(tokens, targets, parents), None, config)
+    fitting = Fit(EncoderHead(encoder, head), Part(tokens, targets, parents=parents), None, config, of_level=True)
     before = _memory()
     times: list[tuple[float, float]] = []
 
@@ -78,7 +82,7 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
         def clipped(self, norm: torch.Tensor) -> None:
             pass
 
-    train(fitting, config, job=Job(), head=["head."], rows=["head.weight"], monitor=Clock())
+    train(fitting, config, job=Job(), monitor=Clock())
     wall, cpu = np.diff(np.array(times[WARM_UP - 1 :]), axis=0).T
     table = labels * width * 4 / 1e6
     return {

@@ -120,7 +120,7 @@ def side(folder: Path, head: dict, epochs: float, seed: int, batch: int) -> dict
     top = model.predict(parts["test"], k=5)
     predicting = time.process_time() - begin
     found = lw.evaluate(top, parts["test"], metrics=["P@1", "R@5"])
-    state = model._state()
+    state = model.fitted_.tensors()
     return {
         "top1": found["P@1"], "top5": found["R@5"], "steps": steps, "wall": wall, "cpu": cpu,
         "head": sum(v.size for k, v in state.items() if k.startswith("head.") and v.dtype == np.float32),

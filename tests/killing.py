@@ -8,12 +8,12 @@ from forking import kill_soon_after
 from labelwise.cli.main import main
 
 AFTER_A_CHECKPOINT = """
-from labelwise.nn.train.checkpoint import CheckpointManager
-plain = CheckpointManager.save
+from labelwise.nn.train.checkpoint import Checkpoints
+plain = Checkpoints.save
 def save(self, state):
     plain(self, state)
     hold()
-CheckpointManager.save = save
+Checkpoints.save = save
 """
 """A patch: networks hold when they have written their first checkpoint."""
 BEFORE_RENAMING = """

@@ -89,3 +89,42 @@ def test_a_run_refuses_a_device_before_it_reads_data(config, tmp_path):
     assert not (tmp_path / "run").exists()
     labelwise("train", config("popularity", device="cpu", report=False))
     assert json.loads((tmp_path / "run" / "machine.json").read_text(encoding="utf-8"))["device"] == "cpu"
+
+
+def test_seeds_reach_the_generator_of_the_cpu_alone(gpus, monkeypatch):
+    from labelwise.runtime.device import seeded
+
+    def refuse(*_):
+        pytest.fail("the generators of GPUs are read or seeded")
+
+    for name in ("manual_seed", "manual_seed_all", "get_rng_state", "set_rng_state"):
+        monkeypatch.setattr(f"torch.cuda.{name}", refuse)
+    torch.default_generator.manual_seed(5)
+    expected = torch.rand(4)
+    torch.default_generator.manual_seed(5)
+    drawn = []
+    for _ in range(2):
+        with seeded(3):
+            drawn.append(torch.rand(4))
+    assert torch.equal(drawn[0], torch.rand(4, generator=torch.Generator().manual_seed(3)))
+    assert torch.equal(drawn[0], drawn[1])
+    assert torch.equal(torch.rand(4), expected), "what follows is as if nothing had been drawn"
+
+
+def test_networks_draw_their_weights_by_a_seed_without_touching_gpus(gpus, monkeypatch):
+    from labelwise.nn.config import EncoderConfig, FaceNetworkConfig, RecurrentConfig
+    from labelwise.nn.images.faces import make_face_network
+    from labelwise.nn.text.transformer import open_encoder
+    from labelwise.nn.words.recurrent import RecurrentEncoder
+    from labelwise.strings import Strings
+
+    monkeypatch.setattr("torch.manual_seed", lambda seed: pytest.fail("seeds GPUs as well"))
+    face = FaceNetworkConfig(network="r10", width_factor=0.125, dimension=8)
+    for new in (
+        lambda seed: RecurrentEncoder(torch.zeros(5, 4), False, RecurrentConfig(width=8), seed),
+        lambda seed: make_face_network(face, 3, 16, seed),
+        lambda seed: open_encoder(EncoderConfig(model="tiny"), Strings.of(["a text"]), seed),
+    ):
+        one, same, other = (list(new(seed).parameters()) for seed in (1, 1, 2))
+        assert all(torch.equal(mine, its) for mine, its in zip(one, same, strict=True))
+        assert not all(torch.equal(mine, its) for mine, its in zip(one, other, strict=True))

@@ -15,7 +15,7 @@ from pathlib import Path
 from measuring import Meter
 
 import labelwise as lw
-from labelwise.nn.train import fit as level_fitting
+from labelwise.nn.train.fit import Fit
 
 METRICS = ("P@1", "P@3", "P@5")
 WARM_UP = 80
@@ -27,16 +27,16 @@ class Validation:
 
     def __init__(self) -> None:
         self.seconds: dict[int, float] = {}
-        inner = level_fitting.LevelFitting.validate
+        inner = Fit.validate
 
-        def timed(fitting):
+        def timed(fitting, budget):
             begin = time.perf_counter()
-            found = inner(fitting)
-            number = fitting.train.targets.shape[1]
+            found = inner(fitting, budget)
+            number = fitting.train.labels.shape[1]
             self.seconds[number] = self.seconds.get(number, 0.0) + time.perf_counter() - begin
             return found
 
-        level_fitting.LevelFitting.validate = timed
+        Fit.validate = timed
 
 
 def model(settings: dict, folder: Path, kind: str, epochs: int, beam_width: int) -> lw.AttentionXML:

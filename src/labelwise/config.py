@@ -455,11 +455,6 @@ def deciding_fields(config: Config, scope: Scope) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude=ignored_fields(type(config), scope))
 
 
-def deciding_json(config: Config, scope: Scope, elsewhere: Fields) -> str:
-    """The same as JSON, for a fingerprint, without the fields in `elsewhere`, which it includes separately."""
-    return config.model_dump_json(exclude={**ignored_fields(type(config), scope), **elsewhere})
-
-
 def without_fields(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     """Plain values without these fields, and without sections of which nothing is left."""
     kept = {}

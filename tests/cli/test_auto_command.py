@@ -14,7 +14,7 @@ from cli.commands import labelwise, on_terminal
 from cli.test_train_data import COLUMNS, write_table
 from conformance.planted import planted_arrays, planted_features, planted_texts
 from killing import kill_where_it_holds
-from labelwise.io.run_schema import read_json
+from labelwise.io.json import read_json
 from labelwise.report.schema import AutoRecord
 from labelwise.runs.config import DataSection
 from labelwise.runs.data import load_run_data

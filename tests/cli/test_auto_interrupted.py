@@ -9,7 +9,7 @@ import pytest
 from auto.steady import steady
 from cli.commands import labelwise
 from cli.test_train_data import COLUMNS
-from labelwise.io.run_schema import read_json
+from labelwise.io.json import read_json
 from labelwise.methods.linear_flat import LinearFlat
 from labelwise.methods.linear_tree import LinearTree
 from labelwise.report.schema import AutoRecord

@@ -12,7 +12,8 @@ from cli.commands import labelwise
 from common import Stop
 from conformance.planted import planted_texts
 from labelwise.config import ConfigSource
-from labelwise.io.run_schema import Results, read_json
+from labelwise.io.json import read_json
+from labelwise.report.schema import Results
 from labelwise.report.sections import score_table
 from labelwise.runs import train as stages
 from labelwise.runs.config import run_config

@@ -257,8 +257,8 @@ def test_models_from_files_are_the_same(tmp_path, monkeypatch, tiny_blocks, kind
     in_files = lw.read(tmp_path / "data", scratch=tmp_path)
     expected = type(model)(**model.get_params(deep=False)).fit(data)
     found = type(model)(**model.get_params(deep=False)).fit(in_files, job=Job(scratch=tmp_path))
-    state = found._state()
-    for name, array in expected._state().items():
+    state = found.fitted_.tensors()
+    for name, array in expected.fitted_.tensors().items():
         np.testing.assert_array_equal(state[name], array, err_msg=name)
     assert found.score(data) > 0.8
 

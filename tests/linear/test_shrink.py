@@ -46,7 +46,7 @@ def again(model, data, precision, threshold):
 @pytest.mark.parametrize(("precision", "threshold"), CHOICES)
 def test_it_is_the_model_that_training_gives(trained, name, precision, threshold, tmp_path):
     model, data = fitted(trained, name)
-    before = model._state()
+    before = model.fitted_.tensors()
     smaller = model.shrink(precision=precision, threshold=threshold)
     smaller.save(tmp_path / "smaller")
     again(model, data, precision, threshold).save(tmp_path / "trained")
@@ -54,9 +54,13 @@ def test_it_is_the_model_that_training_gives(trained, name, precision, threshold
         if path.name not in (CARD_FILE, PAGE_FILE, MANIFEST):
             assert path.read_bytes() == (tmp_path / "trained" / path.name).read_bytes(), path.name
     same_predictions(lw.load(tmp_path / "smaller").predict(data, k=5), smaller.predict(data, k=5))
-    assert all(np.array_equal(array, before[key]) for key, array in model._state().items()), "the larger one is kept"
+    assert all(np.array_equal(array, before[key]) for key, array in model.fitted_.tensors().items()), (
+        "the larger one is kept"
+    )
     assert model.config.precision == "float32"
-    assert sum(array.nbytes for array in smaller._state().values()) < sum(array.nbytes for array in before.values())
+    assert sum(array.nbytes for array in smaller.fitted_.tensors().values()) < sum(
+        array.nbytes for array in before.values()
+    )
 
 
 def test_a_small_model_is_made_smaller_still(trained, tmp_path):

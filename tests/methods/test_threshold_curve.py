@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import labelwise as lw
-from labelwise.io.run_schema import Calibration
 from labelwise.model.calibration import CURVE_STEPS, _threshold_curve
 from labelwise.report.charts import threshold_chart
+from labelwise.report.schema import Calibration
 from labelwise.testing.planted import planted_texts
 
 

@@ -9,7 +9,6 @@ from drawn import leave_out_drawing
 from made_up_run import make_run
 
 from labelwise.errors import ConfigError, DataError
-from labelwise.io.run_schema import Curve, LabelGroup
 from labelwise.report.charts import SERIES, thinned
 from labelwise.report.plots import (
     families,
@@ -20,6 +19,7 @@ from labelwise.report.plots import (
     save_plots,
 )
 from labelwise.report.run_files import read_run
+from labelwise.report.schema import Curve, LabelGroup
 
 pytest.importorskip("matplotlib")
 

@@ -8,10 +8,10 @@ import pytest
 from made_up_run import make_run
 
 from labelwise.errors import DataError
-from labelwise.io.run_schema import Calibration
 from labelwise.report.plots import reliability_chart, run_charts
 from labelwise.report.run import write_report
 from labelwise.report.run_files import read_run
+from labelwise.report.schema import Calibration
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")

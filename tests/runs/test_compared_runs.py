@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cli.commands import labelwise
-from labelwise.io.run_schema import PREDICTIONS
+from labelwise.io.run_folder import PREDICTIONS
 from labelwise.metrics.saved_predictions import SavedPredictions
 
 WORDS = [f"w{i}" for i in range(40)]

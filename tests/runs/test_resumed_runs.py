@@ -16,13 +16,13 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 
 HOLD_AFTER_THREE_CHECKPOINTS = """
 from labelwise.nn.train.checkpoint import Checkpoints
-saved, plain = [], Checkpoints.save_last
+saved, plain = [], Checkpoints.save
 def save(self, *given):
     plain(self, *given)
     saved.append(given)
     if len(saved) == 3:
         hold()
-Checkpoints.save_last = save
+Checkpoints.save = save
 """
 
 

@@ -6,8 +6,11 @@ import pytest
 from pydantic import BaseModel
 
 from labelwise.config import ConfigSource
-from labelwise.io import run_schema
+from labelwise.errors import DataError
+from labelwise.io import run_folder
+from labelwise.io.json import read_json
 from labelwise.report import schema as report_schema
+from labelwise.report.schema import Calibration, Machine, Results, State, read_metrics
 from labelwise.runs.config import run_config
 from labelwise.runs.train import train
 
@@ -35,30 +38,30 @@ def unknown_keys(value, kind, place=""):
 def test_every_key_that_is_written_is_in_the_schema(config):
     run = train(run_config(ConfigSource.from_file(config)))
     parts = {
-        run_schema.STATE: run_schema.State,
-        run_schema.RESULTS: run_schema.Results,
-        run_schema.MACHINE: run_schema.Machine,
-        run_schema.CALIBRATION: run_schema.Calibration,
+        run_folder.STATE: State,
+        run_folder.RESULTS: Results,
+        run_folder.MACHINE: Machine,
+        run_folder.CALIBRATION: Calibration,
     }
     for name, kind in parts.items():
         held = json.loads((run / name).read_text())
         assert unknown_keys(held, kind) == [], name
-        assert run_schema.read_json(run / name, kind) is not None
-    for line in (run / run_schema.EXAMPLES).read_text().splitlines():
+        assert read_json(run / name, kind) is not None
+    for line in (run / run_folder.EXAMPLES).read_text().splitlines():
         assert unknown_keys(json.loads(line), report_schema.Example) == []
-    known = {*run_schema.WRITTEN_FILES, *run_schema.WRITTEN_FOLDERS, run_schema.STATE, ".lock"}
+    known = {*run_folder.WRITTEN_FILES, *run_folder.WRITTEN_FOLDERS, run_folder.STATE, ".lock"}
     assert {path.name for path in run.path.iterdir()} <= known
 
 
 @pytest.mark.parametrize("cut", [True, False])
 def test_metrics_are_read_while_they_are_written(tmp_path, cut):
     path = tmp_path / "metrics.jsonl"
-    assert run_schema.read_metrics(path) == ()
+    assert read_metrics(path) == ()
     path.write_text('{"stage": "fit"}\nnonsense\n{"stage": "read"}\n' + ('{"sta' if cut else ""))
-    with pytest.raises(run_schema.DataError, match=r"metrics\.jsonl:2: damaged"):
-        run_schema.read_metrics(path)
+    with pytest.raises(DataError, match=r"metrics\.jsonl:2: damaged"):
+        read_metrics(path)
     notes = []
-    assert run_schema.read_metrics(path, notes, damaged="skip") == ({"stage": "fit"}, {"stage": "read"})
+    assert read_metrics(path, notes, damaged="skip") == ({"stage": "fit"}, {"stage": "read"})
     assert len(notes) == cut
 
 
@@ -75,7 +78,7 @@ def test_metrics_that_change_while_they_are_read(tmp_path, monkeypatch):
     path.write_bytes(b'{"a": 1}\n{"a":')
     monkeypatch.setattr(type(path), "read_bytes", read_and_complete)
     notes = []
-    assert run_schema.read_metrics(path, notes) == ({"a": 1},)
+    assert read_metrics(path, notes) == ({"a": 1},)
     assert len(notes) == 1
 
     def remove_and_read(self):
@@ -83,12 +86,12 @@ def test_metrics_that_change_while_they_are_read(tmp_path, monkeypatch):
         return plain(self)
 
     monkeypatch.setattr(type(path), "read_bytes", remove_and_read)
-    assert run_schema.read_metrics(path, damaged="skip") == ()
+    assert read_metrics(path, damaged="skip") == ()
 
 
 def test_metrics_with_bytes_that_are_no_text(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\n\xff\xfe\n{"a": 2}\n{"b": "\xc3')
-    assert run_schema.read_metrics(path, damaged="skip") == ({"a": 1}, {"a": 2})
-    with pytest.raises(run_schema.DataError, match=r"metrics\.jsonl:2: damaged: not UTF-8"):
-        run_schema.read_metrics(path)
+    assert read_metrics(path, damaged="skip") == ({"a": 1}, {"a": 2})
+    with pytest.raises(DataError, match=r"metrics\.jsonl:2: damaged: not UTF-8"):
+        read_metrics(path)

@@ -11,7 +11,7 @@ import pytest
 import labelwise as lw
 from cli.commands import labelwise
 from labelwise.features.tfidf import Tfidf
-from labelwise.io.run_schema import STATE
+from labelwise.io.run_folder import STATE
 from labelwise.linear import train as level_tasks
 from labelwise.linear.train import read_shard
 from labelwise.runtime.job import Job

@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 from labelwise.cli.main import main
-from labelwise.nn.train.checkpoint import CheckpointManager
+from labelwise.nn.train.checkpoint import Checkpoints
 
 given = os.environ.get("LABELWISE_TEST_KILLED")
 if given is not None:
@@ -18,7 +18,7 @@ else:
     is_first, is_killed = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0", os.environ["RANK"] == "1"
 
 if is_first:
-    plain = CheckpointManager.save
+    plain = Checkpoints.save
 
     def save_and_wait(self, state):
         plain(self, state)
@@ -28,6 +28,6 @@ if is_first:
                 Path(given).touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    CheckpointManager.save = save_and_wait
+    Checkpoints.save = save_and_wait
 
 main()

@@ -63,9 +63,8 @@ def run(config, folder, stop_after=10**9, sparse=False, identity="", seed=0):
     history = train(
         fitting,
         config,
-        job=Job(folder),
+        job=Job(folder, identity=identity),
         monitor=callback,
-        identity=identity,
     )
     return weights_of(fitting.module), history, callback
 
@@ -79,6 +78,7 @@ PAIRS = [
     (optimiser, list(VARIANTS)[(place + step) % len(VARIANTS)])
     for place, optimiser in enumerate(OPTIMISERS)
     for step in (0, 2)
+    if not (optimiser in ("adadelta", "amsgrad") and list(VARIANTS)[(place + step) % len(VARIANTS)] == "sparse")
 ]
 
 
@@ -272,7 +272,7 @@ def test_checkpoints_of_another_training_are_not_mixed_in(change, tmp_path, capl
     else:
         fitting.module.words.requires_grad_(False)
     callback = StopAfter(10**9)
-    train(fitting, config, job=Job(tmp_path), monitor=callback, identity=identity)
+    train(fitting, config, job=Job(tmp_path, identity=identity), monitor=callback)
     assert callback.seen[0] == 1
     assert "other settings, parameters or data" in caplog.text
 

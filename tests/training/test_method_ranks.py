@@ -23,7 +23,7 @@ def states(tmp_path_factory):
 
     def work(number):
         for name in NAMES:
-            np.savez(folder / f"{name}-{number}.npz", **fitted(name)._state())
+            np.savez(folder / f"{name}-{number}.npz", **fitted(name).fitted_.tensors())
 
     codes, printed = run_ranks(work)
     assert codes == [0, 0], printed[-4000:]
@@ -33,7 +33,7 @@ def states(tmp_path_factory):
 @pytest.mark.parametrize("name", NAMES)
 def test_two_ranks_give_the_weights_of_one_process(states, name):
     with using_threads(1):
-        alone = fitted(name)._state()
+        alone = fitted(name).fitted_.tensors()
     ranks = [np.load(states / f"{name}-{number}.npz") for number in range(2)]
     for key, array in alone.items():
         np.testing.assert_allclose(ranks[0][key], array, rtol=1e-3, atol=1e-5, err_msg=key)

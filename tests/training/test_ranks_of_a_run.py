@@ -106,7 +106,7 @@ def _print_broadcasts():
 
 def test_two_ranks_give_the_weights_and_figures_of_one_process(runs):
     together, alone, _ = runs
-    one, other = (lw.load(run / "model")._state() for run in (together, alone))
+    one, other = (lw.load(run / "model").fitted_.tensors() for run in (together, alone))
     assert one.keys() == other.keys()
     for name, array in one.items():
         np.testing.assert_allclose(array, other[name], rtol=1e-3, atol=1e-5, err_msg=name)

@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_fitting import _one_thread  # noqa: F401
 
-from labelwise.nn.train.optim import CLASSES, RowOptimiser
+from labelwise.errors import ConfigError
+from labelwise.nn.config import OptimiserConfig
+from labelwise.nn.train.optim import CLASSES, RowOptimiser, make_optimisers
 from labelwise.runtime.ranks import add_row_gradient
 
 ROWS, WIDTH = 9, 3
 SETTINGS = {
     "adam": {},
-    "amsgrad": {"amsgrad": True, "betas": (0.9, 0.6)},
     "adamw": {},
     "adagrad": {"lr_decay": 0.05, "initial_accumulator_value": 0.1},
-    "adadelta": {},
     "sgd": {"momentum": 0.9, "nesterov": True},
 }
 
@@ -145,3 +145,12 @@ def test_a_table_of_single_numbers():
     ours.step()
     assert bias.nonzero().flatten().tolist() == [5]
     assert bias[5].item() == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize("name", ["amsgrad", "adadelta"])
+def test_optimisers_without_a_form_for_rows_are_refused(name):
+    table = torch.nn.Embedding(ROWS, WIDTH, sparse=True)
+    with pytest.raises(ConfigError, match=f"{name} updates whole tables only.*choose adam, adamw, adagrad, sgd"):
+        make_optimisers(table, OptimiserConfig(name=name))
+    table.sparse = False
+    make_optimisers(table, OptimiserConfig(name=name))

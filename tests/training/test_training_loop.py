@@ -284,11 +284,12 @@ def test_tensorboard(tmp_path, monkeypatch):
 
 
 def test_stages_keep_apart(tmp_path):
-    settings = config(epochs=1)
-    for stage in ("level 0", "level 1"):
-        fitting = TinyFitting(settings)
-        train(fitting, settings, job=Job(tmp_path), stage=stage)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["level 0", "level 1"]
+    settings, job = config(epochs=1), Job(tmp_path, identity="a fit")
+    for name in ("level0", "level1"):
+        with job.stage(name) as part:
+            train(TinyFitting(settings), settings, job=part)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["level0", "level1"]
+    assert [path.name for path in (tmp_path / "level1").iterdir()] == ["final"]
 
 
 # --- faults ---

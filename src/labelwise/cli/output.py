@@ -15,15 +15,11 @@ import numpy as np
 
 from labelwise.cli.terminal import LogFormatter, echo
 from labelwise.formatting import counted, cut, duration, percent, printable
-from labelwise.io.run_schema import (
-    MODEL,
-    REPORT,
-    RESULTS,
-    Results,
-    read_json,
-)
+from labelwise.io.json import read_json
+from labelwise.io.run_folder import MODEL, REPORT, RESULTS
 from labelwise.metrics.result import tie_remarks
 from labelwise.model.explanation_text import causes, shortened, title
+from labelwise.report.schema import Results
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -322,7 +318,8 @@ CHOSEN = "*"
 
 def show_table(run: Path) -> None:
     """Print what was tried, and why the model was chosen."""
-    from labelwise.io.run_schema import AUTO, read_json
+    from labelwise.io.json import read_json
+    from labelwise.io.run_folder import AUTO
     from labelwise.report.schema import AutoRecord
 
     record = read_json(run / AUTO, AutoRecord)

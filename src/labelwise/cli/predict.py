@@ -86,7 +86,7 @@ def predict_command(
     from labelwise.commands.predict import chosen_threshold, predict_file, read_options
     from labelwise.config import ConfigSource
     from labelwise.errors import ConfigError
-    from labelwise.io.run_schema import model_folder
+    from labelwise.io.run_folder import model_folder
     from labelwise.model.method import load
     from labelwise.runs.data import Request, is_text_argument
     from labelwise.runtime.tasks import Launcher
@@ -307,7 +307,7 @@ def encode_command(
     from labelwise.data.options import ReadOptions
     from labelwise.errors import ConfigError
     from labelwise.io.folder import MANIFEST
-    from labelwise.io.run_schema import model_folder
+    from labelwise.io.run_folder import model_folder
     from labelwise.nn.config import EncoderConfig
     from labelwise.nn.text.encoder_files import matcher_settings
     from labelwise.runs.data import Request

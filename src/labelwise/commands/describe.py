@@ -13,9 +13,10 @@ import numpy as np
 
 from labelwise.config import ConfigSource, differing_keys, flattened
 from labelwise.errors import ConfigError
-from labelwise.io import run_schema as files
+from labelwise.io import run_folder as files
 from labelwise.io.atomic import is_locked
 from labelwise.io.folder import MANIFEST, Folder
+from labelwise.io.json import read_json
 from labelwise.model.card import read_card
 from labelwise.model.folder import (
     CONFIG_FILE,
@@ -27,7 +28,7 @@ from labelwise.model.folder import (
 )
 from labelwise.model.method import Method
 from labelwise.registry import can, method_class
-from labelwise.report.schema import TRIED, AutoRecord
+from labelwise.report.schema import TRIED, AutoRecord, Results, State, read_metrics
 from labelwise.runs.folder import has_run, is_begun, is_interrupted
 from labelwise.runtime.budget import RECORD_FILE
 from labelwise.runtime.job import SAMPLED
@@ -72,7 +73,7 @@ def find_damages(path: str | Path) -> list[str]:
 def _describe_search(folder: Path) -> dict[str, Any]:
     """A search whose lock is in its folder; nothing is known of it before its first model is trained."""
     path = folder / files.AUTO
-    record = files.read_json(path, AutoRecord) if path.is_file() else None
+    record = read_json(path, AutoRecord) if path.is_file() else None
     options = () if record is None else record.options
     return {
         "status": files.RUNNING if is_locked(folder) else STOPPED,
@@ -85,10 +86,10 @@ def _describe_search(folder: Path) -> dict[str, Any]:
 
 def _describe_run(folder: Path, home: Path) -> dict[str, Any]:
     """A run whose lock is in the folder `home`."""
-    state = files.read_json(folder / files.STATE, files.State)
+    state = read_json(folder / files.STATE, State)
     stopped = state.status == files.RUNNING and not is_locked(home)
     if stopped:  # or finished since the state was read
-        state = files.read_json(folder / files.STATE, files.State)
+        state = read_json(folder / files.STATE, State)
         stopped = state.status == files.RUNNING
     stages = {
         "trained": (folder / files.MODEL / MANIFEST).exists(),
@@ -96,7 +97,7 @@ def _describe_run(folder: Path, home: Path) -> dict[str, Any]:
         "evaluated": (folder / files.RESULTS).exists(),
     }
     lacks_refit = state.status != files.FINISHED and stages["evaluated"] and _lacks_refit(folder)
-    records = files.read_metrics(folder / files.METRICS, damaged="skip")
+    records = read_metrics(folder / files.METRICS, damaged="skip")
     begun = [record["stage"] for record in records if isinstance(record.get("stage"), str)]
     return {
         "method": state.method,
@@ -139,7 +140,7 @@ def _lacks_refit(folder: Path) -> bool:
     config = folder / files.CONFIG
     section = ConfigSource.from_file(config).values.get("run") if config.is_file() else None
     wanted = isinstance(section, dict) and section.get("refit") is True
-    return wanted and files.read_json(folder / files.RESULTS, files.Results).refit is None
+    return wanted and read_json(folder / files.RESULTS, Results).refit is None
 
 
 def describe_model(path: Path) -> dict[str, Any]:

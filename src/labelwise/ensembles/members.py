@@ -14,7 +14,7 @@ from labelwise.data.hashing import KINDS
 from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.io import folder as store
-from labelwise.io.run_schema import model_folder
+from labelwise.io.run_folder import model_folder
 from labelwise.model.card import CARD_FILE
 from labelwise.model.estimator import with_preset
 from labelwise.model.folder import member_folders, member_prefix, write_member

@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from labelwise.data.csr import Blocks
 from labelwise.errors import DataError, ModelFormatError
-from labelwise.features.featurizers import Given
+from labelwise.features.featurizers import Given, Words
 from labelwise.features.labels import pifa, with_label_texts
 from labelwise.features.rows import FeatureOrder, FeatureRows, OrderedFeatures, is_mapped
 from labelwise.io import folder as store
 from labelwise.io.tensors import all_finite, are_sizes, counts_of, in_range, is_increasing
 from labelwise.labelspace.tree import LabelTree
+from labelwise.linear.given import UserInput
 from labelwise.linear.memory import bytes_of, check_memory, clustering_need, clusters_at_once, training_need
 from labelwise.linear.packed import PackedWeights
 from labelwise.linear.search import beam_search
@@ -356,24 +356,24 @@ def widths_of(chunks: Sequence[Chunk]) -> dict[int, int]:
 # --- label trees ---
 
 
-def ordered_rows(features: Any, rows: Any, folder: Path | None) -> tuple[OrderedFeatures, Any]:
-    """Training rows renumbered by frequency, and the rows that describe labels when they are clustered.
+def fit_trees(features: Any, rows: Any, labels: Any, given: UserInput, config: Any, job: Job) -> LinearTrees:
+    """Cluster labels, unless the user gives a tree, and train the classifiers on rows renumbered by frequency.
 
-    Those of TF-IDF alone are renumbered in place and describe labels so; others in the order of their own columns,
-    because another order gives other sums, ties and trees. With a folder sparse rows are in files of it.
+    `features` has made the rows; those with TF-IDF are its own, so that they are renumbered in place.
     """
-    if isinstance(rows, Blocks) or isinstance(features, Given):
-        return FeatureOrder.learn(rows, folder=folder if sparse.issparse(rows) else None), rows
-    ordered = FeatureOrder.learn(rows, in_place=folder is None, folder=folder)
-    return ordered, ordered.rows.sparse
-
-
-def label_name_rows(names: Sequence[str] | None, features: Any, ordered: OrderedFeatures, describing: Any) -> Any:
-    """TF-IDF of label names: CSR with the sparse columns of what describes labels; None without names."""
-    if names is None:
-        return None
-    words = features.tfidf.transform(names)
-    return words if isinstance(describing, Blocks) else ordered.order.apply(words)
+    folder = job.scratch if sparse.issparse(rows) else None
+    order = partial(FeatureOrder.learn, in_place=folder is None and not isinstance(features, Given), folder=folder)
+    # labels are described by TF-IDF alone in the new order of columns, else in the old one: sums depend on it
+    ordered = order(rows) if isinstance(features, Words) else None
+    trees = given.trees
+    if trees is None:
+        describing = rows if ordered is None else ordered.rows.sparse
+        names = None if given.names is None else features.tfidf.transform(given.names)
+        if names is not None and ordered is not None:
+            names = ordered.order.apply(names)
+        trees = cluster_trees(describing, labels, names, config, job)
+    ordered = order(rows) if ordered is None else ordered
+    return train_trees(ordered, labels, trees, TrainingSettings.of(config), job, given.negatives)
 
 
 def cluster_trees(rows: Any, labels: Any, names: Any, config: Any, job: Job) -> list[LabelTree]:

@@ -19,8 +19,8 @@ from pydantic import Field, model_validator
 
 from labelwise.data.dataset import Dataset
 from labelwise.linear.given import user_input
-from labelwise.linear.settings import Precision, TrainingSettings
-from labelwise.linear.train import cluster_trees, label_name_rows, ordered_rows, train_trees
+from labelwise.linear.settings import Precision
+from labelwise.linear.train import fit_trees
 from labelwise.methods.linear_tree import LinearTree
 from labelwise.model.folder import documents_of_encoder
 from labelwise.model.method import Method
@@ -111,9 +111,4 @@ class HybridLinear(Method):
         given, named = user_input(config, train, job)
         encoder = open_encoder(config.encoder, train.texts or Strings.of(()), config.seed)
         features, rows = WordsAndVectors.learn(encoder, config, named, job)
-        rows, describing = ordered_rows(features, rows, job.scratch)
-        names = label_name_rows(given.names, features, rows, describing)
-        trees = given.trees or cluster_trees(describing, named.labels, names, config, job)
-        del describing  # a copy
-        settings = TrainingSettings.of(config)
-        return EncodedLinearModel(features, train_trees(rows, named.labels, trees, settings, job, given.negatives))
+        return EncodedLinearModel(features, fit_trees(features, rows, named.labels, given, config, job))

@@ -18,7 +18,7 @@ from labelwise.features.featurizers import featurizer_of
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.cost import linear_flat_cost
-from labelwise.linear.given import training_documents
+from labelwise.linear.given import UserInput, training_documents
 from labelwise.linear.model import LinearModel
 from labelwise.linear.settings import (
     FeatureNorm,
@@ -29,12 +29,11 @@ from labelwise.linear.settings import (
     Precision,
     Seed,
     TimeLimit,
-    TrainingSettings,
     VectorScale,
     check_label_documents,
 )
 from labelwise.linear.solver import SolverConfig
-from labelwise.linear.train import ordered_rows, train_trees
+from labelwise.linear.train import fit_trees
 from labelwise.model.learning import fit_or_learn
 from labelwise.model.method import Method
 from labelwise.runtime.job import Job
@@ -91,6 +90,5 @@ class LinearFlat(Method):
         config = self.config
         train = training_documents(config, train, job)
         features, rows = featurizer_of(config, train).learn(config, train, job)
-        rows, _ = ordered_rows(features, rows, job.scratch)
-        trees, settings = [LabelTree.flat(train.n_labels)], TrainingSettings.of(config)
-        return LinearModel(features, train_trees(rows, train.labels, trees, settings, job))
+        given = UserInput([LabelTree.flat(train.n_labels)])
+        return LinearModel(features, fit_trees(features, rows, train.labels, given, config, job))

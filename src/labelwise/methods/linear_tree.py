@@ -34,12 +34,11 @@ from labelwise.linear.settings import (
     Seed,
     Ties,
     TimeLimit,
-    TrainingSettings,
     VectorScale,
     check_label_documents,
 )
 from labelwise.linear.solver import SolverConfig
-from labelwise.linear.train import cluster_trees, label_name_rows, ordered_rows, train_trees
+from labelwise.linear.train import fit_trees
 from labelwise.model.learning import fit_or_learn
 from labelwise.model.method import Method
 from labelwise.runtime.job import Job
@@ -135,9 +134,4 @@ class LinearTree(Method):
         if train.kind == "texts":
             compile_ahead(["search", "words", "solver"], config.precision)
         features, rows = featurizer_of(config, train).learn(config, train, job)
-        rows, describing = ordered_rows(features, rows, job.scratch)
-        names = label_name_rows(given.names, features, rows, describing)
-        trees = given.trees or cluster_trees(describing, train.labels, names, config, job)
-        del describing  # with vectors next to TF-IDF it is a copy
-        settings = TrainingSettings.of(config)
-        return LinearModel(features, train_trees(rows, train.labels, trees, settings, job, given.negatives))
+        return LinearModel(features, fit_trees(features, rows, train.labels, given, config, job))

@@ -15,6 +15,7 @@ documents; the token vectors are pooled directly, without the layer that BERT ad
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,8 +28,7 @@ from labelwise.features.labels import pifa
 from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.given import user_input
 from labelwise.linear.memory import bytes_of, check_memory, clustering_need
-from labelwise.linear.settings import TrainingSettings
-from labelwise.linear.train import cluster_trees, label_name_rows, ordered_rows, train_trees
+from labelwise.linear.train import fit_trees
 from labelwise.methods.hybrid_linear import EncodedConfig
 from labelwise.methods.linear_tree import LinearTree
 from labelwise.model.fitted import Saved
@@ -100,14 +100,9 @@ class XRTransformer(Method):
 
         def ranker(job: Job) -> dict[str, np.ndarray]:
             known = (words, counted) if ranked_on is train else None
-            features, both = WordsAndVectors.learn(encoder, config, ranked_on, job, known)
-            rows, describing = ordered_rows(features, both, job.scratch)
-            names = label_name_rows(given.names, features, rows, describing)
-            trees = [tree] if fine.keep_tree else given.trees
-            trees = trees or cluster_trees(describing, ranked_on.labels, names, config, job)
-            del both, describing  # a copy
-            settings = TrainingSettings.of(config)
-            linear = train_trees(rows, ranked_on.labels, trees, settings, job, given.negatives)
+            features, rows = WordsAndVectors.learn(encoder, config, ranked_on, job, known)
+            own = replace(given, trees=[tree]) if fine.keep_tree else given
+            linear = fit_trees(features, rows, ranked_on.labels, own, config, job)
             return EncodedLinearModel(features, linear).tensors()
 
         model = EncodedLinearModel.from_tensors(job.alone(ranker), Saved.of(config, train))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.io.run_schema import PREDICTIONS
+from labelwise.io.run_folder import PREDICTIONS
 from labelwise.metrics.bootstrap import Difference, ResamplingSums, percentiles
 from labelwise.metrics.saved_predictions import SavedPredictions
 

@@ -31,7 +31,7 @@ from labelwise.formatting import (
     printable,
 )
 from labelwise.io import folder as store
-from labelwise.io.run_schema import Record
+from labelwise.io.json import Record
 from labelwise.model.label_file import ModelLabels
 from labelwise.registry import installed_versions, method_package
 

@@ -91,7 +91,7 @@ ABILITIES = {
     "top_of": Ability("cannot leave out or weight labels"),
     "explain": Ability("cannot explain its predictions"),
     "pixels": Ability("cannot explain images"),
-    "vectors": Ability("has no document vectors", "have them"),
+    "vectors": Ability("has no document vectors"),
     "image_vectors": Ability("has no vectors to compare images by", "has"),
     "attention": Ability("has no attention among tokens", "has"),
     "learned": Ability("cannot learn more documents"),

@@ -22,7 +22,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.hashing import document_hashes
 from labelwise.errors import ConfigError, DataError, NotFittedError, check_installed
 from labelwise.io import folder as store
-from labelwise.io.run_schema import model_folder
+from labelwise.io.run_folder import model_folder
 from labelwise.model.calibration import Calibration
 from labelwise.model.card import Card, card_of
 from labelwise.model.estimator import NESTED, Estimator

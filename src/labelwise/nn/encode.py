@@ -228,10 +228,6 @@ class MirroredInputs:
         batch = self.inputs.batch(documents, epoch)
         return Batch(batch.rows, tuple(np.ascontiguousarray(array[..., ::-1]) for array in batch.arrays))
 
-    def identity(self) -> tuple[np.ndarray, ...]:
-        """The arrays of the images, and a mark."""
-        return *self.inputs.identity(), np.array([-1])
-
 
 def encode_with_mirror(encoder: Encoder, inputs: Inputs, what: str) -> np.ndarray:
     """The sum of the vectors of each image and of its mirror image."""
@@ -244,10 +240,10 @@ def encode_with_mirror(encoder: Encoder, inputs: Inputs, what: str) -> np.ndarra
 class EncoderHead(nn.Module):
     """An encoder and a head; `forward` returns the documents' vectors."""
 
-    def __init__(self, encoder: Encoder, head: Head) -> None:
+    def __init__(self, encoder: Any, head: Any) -> None:
         super().__init__()
         self.encoder: Any = encoder
-        self.head = head
+        self.head: Any = head
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Vectors of a batch."""

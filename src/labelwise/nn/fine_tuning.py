@@ -39,6 +39,7 @@ from labelwise.nn.memory import check_fine_tuning_memory
 from labelwise.nn.train.fit import Fit
 from labelwise.nn.train.levels import level_targets, tensors_of_tops, with_candidates, with_parents
 from labelwise.nn.train.loop import train
+from labelwise.nn.train.optim import check_by_row
 from labelwise.nn.vector_cache import cache_folder
 from labelwise.runtime.budget import Budget
 from labelwise.runtime.device import computing_device, torch_threads
@@ -50,7 +51,8 @@ from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK
 
 if TYPE_CHECKING:
-    from labelwise.nn.train.loop import History
+    from labelwise.nn.train.optim import check_by_row
+from labelwise.nn.train.loop import History
 
 log = logging.getLogger("labelwise")
 
@@ -108,6 +110,8 @@ def fine_tune(
     fine: FineTuningConfig = config.fine_tuning
     sizes = fine.trained_levels(tree.sizes)
     trainings = fine.trainings(sizes)
+    if len(sizes) > 1:
+        check_by_row(fine.training.optimiser)  # lower levels, trained later, have gradients of a few rows
     check_fine_tuning_memory(encoder, sizes, len(parts[0] or ()), fine.training, config.memory)
     log.info("fine-tuning: %d levels of %s nodes", len(sizes), ", ".join(f"{size:,}" for size in sizes))
     encoder.to(computing_device())  # all documents are encoded before the first level is trained

@@ -47,10 +47,6 @@ class Inputs(Protocol):
         """
         ...
 
-    def identity(self) -> tuple[np.ndarray, ...]:
-        """The arrays that identify these documents, for fingerprints."""
-        ...
-
 
 class Encoder(Protocol):
     """A torch module that computes a vector per document from the arrays of a batch."""
@@ -99,10 +95,6 @@ class Vectors:
         """The given documents, in that order."""
         return Batch(documents, (self.values[documents],))
 
-    def identity(self) -> tuple[np.ndarray, ...]:
-        """The vectors."""
-        return (self.values,)
-
 
 @dataclass(frozen=True)
 class Part:
@@ -132,11 +124,6 @@ class Part:
             return self.inputs.batch(documents, epoch)
         batch = self.inputs.batch(self.rows[documents], epoch)
         return Batch(np.searchsorted(self.rows, batch.rows), batch.arrays)
-
-    def identity(self) -> tuple[np.ndarray, ...]:
-        """The arrays that identify the documents and their labels."""
-        labels = () if self.labels is None else (self.labels.indptr, self.labels.indices)
-        return *self.inputs.identity(), *(() if self.rows is None else (self.rows,)), *labels
 
 
 def tensors_of(batch: Any, device: Any = "cpu") -> tuple[Tensor, ...]:

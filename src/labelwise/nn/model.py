@@ -320,8 +320,7 @@ def train_image_network(
     from labelwise.runtime.device import seeded, torch_threads
 
     with torch_threads(), seeded(training.seed):
-        images: Any = parts[0].inputs
-        encoder: Any = ImageEncoder(image_backbone(config), *normalisation(images))
+        encoder = ImageEncoder(image_backbone(config), *normalisation(parts[0].inputs))
         head = new_head(encoder.width, train, config.head_for(train.n_labels), training.seed, label_features)
         network = EncoderHead(encoder, head)
         with sharded(network, training), job.stage("train") as stage:

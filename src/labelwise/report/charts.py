@@ -19,9 +19,9 @@ from xml.etree import ElementTree
 
 from labelwise.errors import MissingDependencyError
 from labelwise.formatting import cut, number, percent
-from labelwise.io.run_schema import Calibration, Results
 from labelwise.report.inspection import DocumentAttention, Inspection, PlanePoints
 from labelwise.report.label_lines import FrequencyBin, LabelTable
+from labelwise.report.schema import Calibration, Results
 from labelwise.report.study_files import shown_value
 
 if TYPE_CHECKING:

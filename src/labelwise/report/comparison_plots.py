@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from labelwise.formatting import cut, duration, percent
-from labelwise.io.run_schema import Results
 from labelwise.report.charts import SERIES, Chart, legend_below, series_style
 from labelwise.report.plots import families, group_title, k_axis
+from labelwise.report.schema import Results
 from labelwise.report.wording import sorted_metrics
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labelwise.errors import DataError
-from labelwise.io.run_schema import read_lines
+from labelwise.io.json import read_lines
 
 LABELS_SHOWN = 20
 RARE = 10

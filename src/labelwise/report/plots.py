@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from labelwise.data.stream import write_stream
 from labelwise.errors import ConfigError, DataError, did_you_mean
 from labelwise.formatting import cut, number, percent
-from labelwise.io.run_schema import Curve, Evaluation, LabelGroup, Results
 from labelwise.report.charts import (
     INK,
     KINDS,
@@ -29,6 +28,7 @@ from labelwise.report.charts import (
 from labelwise.report.curves import READINGS, read_training_curves
 from labelwise.report.inspection import read_inspection
 from labelwise.report.run_files import Run, read_run
+from labelwise.report.schema import Curve, Evaluation, LabelGroup, Results
 from labelwise.report.study_plots import run_collapse_chart
 from labelwise.report.wording import bar_percent, family_and_k, sorted_metrics, words
 

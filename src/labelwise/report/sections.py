@@ -13,9 +13,10 @@ from labelwise.formatting import (
     percent,
     size,
 )
-from labelwise.io.run_schema import CONFIG, Calibration, Evaluation, Results
+from labelwise.io.run_folder import CONFIG
 from labelwise.report.charts import thinned
 from labelwise.report.run_files import Run
+from labelwise.report.schema import Calibration, Evaluation, Results
 from labelwise.report.wording import family_and_k, sorted_metrics, words
 
 MAX_ROWS = 80

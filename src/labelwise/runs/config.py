@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from labelwise.config import Config, ConfigSource, Decides, Scope, ignored_fields, to_yaml, validated, without_fields
 from labelwise.data.options import ReadOptions
 from labelwise.errors import ConfigError
-from labelwise.io.run_schema import CONFIG, MOVING, REPLACEMENT, is_run_folder
+from labelwise.io.run_folder import CONFIG, MOVING, REPLACEMENT, is_run_folder
 from labelwise.metrics.formulas import check_threshold
 from labelwise.metrics.groups import check_boundaries
 from labelwise.metrics.names import parse_metrics

@@ -17,7 +17,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.hashing import sample_order
 from labelwise.data.images import data_uri
 from labelwise.formatting import counted
-from labelwise.io import run_schema as files
+from labelwise.io import run_folder as files
 from labelwise.io.atomic import replacing
 from labelwise.metrics.evaluate import Evaluation, check_known, check_labelled
 from labelwise.metrics.formulas import LabelCounter
@@ -28,6 +28,7 @@ from labelwise.model.inputs import Overlap, predict_in_blocks, predict_in_time
 from labelwise.model.method import Method
 from labelwise.model.predictions import MOST_LABELS, best_and_reaching
 from labelwise.registry import can
+from labelwise.report.schema import LabelCounts
 from labelwise.runs.config import EvaluateSection
 from labelwise.runs.stopwatch import stopwatch
 from labelwise.runtime.budget import NO_LIMIT, Budget
@@ -172,7 +173,7 @@ class ModelEvaluation:
     """Whether a time budget has ended the prediction before all documents were done."""
 
     @property
-    def label_counts(self) -> files.LabelCounts:
+    def label_counts(self) -> LabelCounts:
         """Which predictions labels.tsv counts."""
         return _label_counts(self.threshold, self.top.k)
 
@@ -276,8 +277,8 @@ def evaluate_model(
     )
 
 
-def _label_counts(threshold: float | None, k: int) -> files.LabelCounts:
-    return files.LabelCounts(threshold=threshold, k=min(LABEL_TABLE_K, k) if threshold is None else None)
+def _label_counts(threshold: float | None, k: int) -> LabelCounts:
+    return LabelCounts(threshold=threshold, k=min(LABEL_TABLE_K, k) if threshold is None else None)
 
 
 def sample(test: Dataset, limit: int | None) -> Dataset:

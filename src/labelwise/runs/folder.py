@@ -22,7 +22,7 @@ from typing import Any
 from labelwise.config import RESULT, UNFINISHED, ConfigSource, differing_keys
 from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.io.atomic import LOCK, clean_up, is_temporary_name, lock_folder, naming_file, replacing
-from labelwise.io.run_schema import (
+from labelwise.io.run_folder import (
     AUTO,
     AUTO_FOLDER,
     CHECKPOINTS,
@@ -45,9 +45,9 @@ from labelwise.io.run_schema import (
     WRITTEN_FILES,
     WRITTEN_FOLDERS,
     is_run_folder,
-    read_metrics,
     read_state,
 )
+from labelwise.report.schema import read_metrics
 from labelwise.runs.config import RunConfig, deciding_values
 from labelwise.runs.machine import describe_machine
 from labelwise.runtime.budget import RECORD_FILE

@@ -25,10 +25,11 @@ from labelwise.data.hashing import document_hashes
 from labelwise.data.out_of_core import scratch_at
 from labelwise.data.rows import concat
 from labelwise.errors import ConfigError, MissingDependencyError
-from labelwise.io import run_schema as files
+from labelwise.io import run_folder as files
 from labelwise.io.atomic import LOCK, lock_folder
 from labelwise.io.folder import MANIFEST
-from labelwise.io.run_schema import SCRATCH, TIME
+from labelwise.io.json import validate
+from labelwise.io.run_folder import SCRATCH, TIME
 from labelwise.methods.popularity import Popularity
 from labelwise.metrics.evaluate import check_known, check_labelled
 from labelwise.metrics.names import parse_metric
@@ -38,6 +39,7 @@ from labelwise.model.calibration import CalibrationReport
 from labelwise.model.card import Reading, Scores, update_card
 from labelwise.model.method import Method, load
 from labelwise.registry import methods_that
+from labelwise.report.schema import Results
 from labelwise.runs.config import RunConfig
 from labelwise.runs.data import CALIBRATION, RunData, hold_out, load_run_data
 from labelwise.runs.evaluate import ModelEvaluation, evaluate_model, sample
@@ -122,7 +124,7 @@ def record_refit(run: RunFolder, model: Method, judged_documents: int) -> None:
         "bytes": folder_bytes(run / files.MODEL),
         "seconds": sum(seconds),
     }
-    files.validate(results, files.Results, path)
+    validate(results, Results, path)
     run.write_json(files.RESULTS, results)
 
 
@@ -572,7 +574,7 @@ def _evaluate(config: RunConfig, run: RunFolder, train: Dataset, test: Dataset, 
     }
     run.record("evaluate", split="test", **measured.evaluation.values)
     run.append_to_log(*(f"WARNING {remark}" for remark in remarks))
-    files.validate(results, files.Results, run / files.RESULTS)  # never write what reports cannot read
+    validate(results, Results, run / files.RESULTS)  # never write what reports cannot read
     run.write_json(files.RESULTS, results)
 
 

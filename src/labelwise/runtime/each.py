@@ -50,9 +50,9 @@ class Each:
 
     job: Job
     name: str
-    make: Callable[[Any, Job, Sequence[Key]], Mapping[Key, Any]]
+    make: Callable[[Any, Job, Any], Mapping[Any, Any]]
     folder: Path | None
-    of: Mapping[Key, Any]
+    of: Mapping[Any, Any]
     complete: bool
     stored: Stored
 

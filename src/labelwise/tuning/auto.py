@@ -23,8 +23,9 @@ from labelwise.data.out_of_core import scratch_at
 from labelwise.ensembles.combine import Combine
 from labelwise.errors import ConfigError, DataError, LabelwiseError
 from labelwise.formatting import duration, percent
-from labelwise.io import run_schema as files
+from labelwise.io import run_folder as files
 from labelwise.io.atomic import LOCK
+from labelwise.io.json import read_json
 from labelwise.metrics.bootstrap import ResamplingSums
 from labelwise.model.method import Method
 from labelwise.report import schema
@@ -506,7 +507,7 @@ def _record(request: AutoRequest, run: RunFolder, train: Dataset, judge: Judge, 
     )  # fmt: skip
     if not path.exists():
         return new
-    before = files.read_json(path, AutoRecord)
+    before = read_json(path, AutoRecord)
     if before.format != FORMAT or before.data != data:
         raise ConfigError(f"{run.path}: holds a search on other data; --force starts over, -o names another folder")
     if before.metric != new.metric and (run / files.STATE).exists():

@@ -26,7 +26,7 @@ from labelwise.errors import ConfigError, DataError, LabelwiseError
 from labelwise.features.stemming import LANGUAGES
 from labelwise.features.words import STOP_WORDS
 from labelwise.io.atomic import replacing
-from labelwise.io.run_schema import CHECKPOINTS, MODEL
+from labelwise.io.run_folder import CHECKPOINTS, MODEL
 from labelwise.io.tensors import in_range
 from labelwise.linear.trees import Candidates, side_by_side
 from labelwise.methods.ensemble import Ensemble

@@ -9,8 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from labelwise.io import run_schema as files
+from labelwise.io import run_folder as files
 from labelwise.io.atomic import replacing
+from labelwise.report.schema import read_metrics
 from labelwise.tuning.study import StopSection, Trial
 from labelwise.tuning.trial import VALID
 
@@ -50,7 +51,7 @@ def write_note(trial: Trial, status: str, message: str) -> None:
 
 def read_outcome(trial: Trial, metric: str) -> Outcome:
     """Read the outcome of a trial from its files."""
-    records = files.read_metrics(trial.folder / files.METRICS, damaged="skip")
+    records = read_metrics(trial.folder / files.METRICS, damaged="skip")
     fits = [entry for entry in records if entry.get("stage") == "fit"]
     verdicts = [entry["verdict"] for entry in fits if isinstance(entry.get("verdict"), str)]
     verdict = verdicts[-1] if verdicts else None

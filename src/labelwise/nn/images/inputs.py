@@ -18,7 +18,6 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.dataset import Dataset
-from labelwise.data.hashing import file_hashes
 from labelwise.data.images import ImageError, check_images, open_image, square
 from labelwise.errors import DataError, import_required
 from labelwise.nn.config import AugmentationConfig, ImageConfig
@@ -168,14 +167,6 @@ class ImageInputs:
     def lengths(self) -> np.ndarray:
         """The same for all images: their pixels, in units of 256."""
         return np.full(self._count, max(1, self.config.size**2 // PIXELS_PER_UNIT), np.int64)
-
-    def identity(self) -> tuple[np.ndarray, ...]:
-        """Hashes of the files, or the pixels."""
-        if self.pixels is not None:
-            return (self.pixels,)
-        if self.paths is None:
-            return (self._plain(np.arange(self._count)),)
-        return (file_hashes(self.paths),)
 
     def batch(self, documents: np.ndarray, epoch: int | None = None) -> Batch:
         """Pixels, uint8 [documents, channels, height, width], of the given images in that order.
@@ -342,7 +333,7 @@ def bad_images(paths: Sequence[str] | Strings, max_pixels: int) -> dict[int, Ima
     return {index: error for index, error in enumerate(errors) if error is not None}
 
 
-def normalisation(inputs: ImageInputs) -> tuple[np.ndarray, np.ndarray]:
+def normalisation(inputs: Any) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation per channel: those of the config, or of these images."""
     mean, std = inputs.config.mean, inputs.config.std
     return measure(inputs) if mean is None else (np.asarray(mean), np.asarray(std))
@@ -362,7 +353,7 @@ def measure(inputs: ImageInputs) -> tuple[np.ndarray, np.ndarray]:
     return mean.astype(np.float32), np.where(std > 1e-3, std, 1.0).astype(np.float32)
 
 
-def label_means(inputs: ImageInputs, labels: Any) -> np.ndarray:
+def label_means(inputs: Any, labels: Any) -> np.ndarray:
     """The mean image of each label, small, centred and of norm 1, float32 [labels, features]; 0 for none.
 
     8 x 8 pixels, or fewer if there are very many labels.

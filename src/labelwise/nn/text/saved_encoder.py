@@ -14,7 +14,7 @@ from typing import Any
 from labelwise.config import validated
 from labelwise.errors import ConfigError, LabelwiseError, ModelFormatError
 from labelwise.io.folder import CONFIG_FILE, MANIFEST, Folder
-from labelwise.io.run_schema import model_folder
+from labelwise.io.run_folder import model_folder
 from labelwise.nn.config import TINY, EncoderConfig
 from labelwise.nn.text.encoder_files import encoder_source
 from labelwise.registry import methods_that

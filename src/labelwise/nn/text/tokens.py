@@ -230,10 +230,6 @@ class Tokens:
             ids[row, text_end : text_end + after] = self.suffix
         return Batch(documents, (ids, np.arange(ids.shape[1]) < lengths[:, None], owners))
 
-    def identity(self) -> tuple[np.ndarray, ...]:
-        """The tokens."""
-        return self.ids, self.starts
-
 
 class TextTokenizer:
     """A tokenizer of the `tokenizers` library, the special tokens around a text, and the padding id."""

@@ -1,9 +1,9 @@
-"""Checkpoints on disk: safetensors and JSON, no executable content, written atomically.
+"""Checkpoints of a training on disk: safetensors and JSON, no executable content, written atomically.
 
-A stage's folder holds ``last-<step>`` (everything to resume exactly) and ``best-<step>`` (weights), and after training
-only ``final`` (weights and history). Names contain the step, and the old folder is removed only after the new one is
-written, so that a kill always leaves one. Each has a fingerprint of settings, parameters and data; checkpoints of other
-trainings and damaged ones are ignored.
+The folder of a training holds ``last-<step>`` (everything to resume exactly) and ``best-<step>`` (weights), and after
+training only ``final`` (weights and history). Names contain the step, and the old folder is removed only after the new
+one is written, so that a kill always leaves one. Each has a fingerprint of settings, parameters and data; checkpoints
+of other trainings and damaged ones are ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from labelwise.errors import LabelwiseError
 from labelwise.io.folder import Folder
-from labelwise.nn.config import CheckpointConfig
+from labelwise.nn.config import TrainingConfig
 from labelwise.nn.heads.sharding import HeadShards
 from labelwise.nn.inputs import as_tensor
 from labelwise.nn.train.optim import Averaging, Optimisers
@@ -41,6 +41,225 @@ TIME_BUDGET = "time budget"
 """The reason why a training ended that had no time left."""
 STATE_FILE, TENSORS_FILE = "state.json", "tensors.safetensors"
 
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass
+class LoopState:
+    """Progress of a training: all of its state that is not a tensor. Field names are keys in checkpoints."""
+
+    total_steps: int
+    epoch: int = 0
+    step_of_epoch: int = 0
+    step: int = 0
+    seconds: float = 0.0
+    loss_sum: float = 0.0  # since the last log line
+    logged_step: int = 0
+    round_loss: float = 0.0  # since the last round (validation or epoch)
+    round_step: int = 0
+    best: dict[str, Any] | None = None
+    without_gain: int = 0
+    averaged: int = 0
+    lengths: list[float] = field(default_factory=list)  # last gradient norms, for adaptive clipping
+    records: list[dict[str, Any]] = field(default_factory=list)
+    monitor: dict[str, Any] = field(default_factory=dict)
+    stopped: str | None = None
+    round_seconds: float | None = None  # duration of the last round
+
+
+class Checkpoints:
+    """The checkpoints of one training. Without a folder only the best weights are kept, in memory.
+
+    Only rank 0 reads and writes files; it sends to the other ranks what they resume from. A checkpoint does not depend
+    on the number of ranks, so any number of them resumes it.
+
+    Parameters
+    ----------
+    folder
+        Where to write them; None writes nothing.
+    settings
+        JSON that with the module's parameters forms the fingerprint of this training.
+    time_budget
+        Of this training: a result that a budget ended is only used under the same one.
+    config
+        Settings of training.
+    ranks, shards, module, optimisers, averaging, monitor
+        What is saved.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        settings: Any,
+        time_budget: float | None,
+        config: TrainingConfig,
+        ranks: Ranks,
+        shards: HeadShards,
+        module: nn.Module,
+        optimisers: Optimisers,
+        averaging: Averaging,
+        monitor: Monitor | None,
+    ) -> None:
+        self.folder = folder if ranks.is_rank_zero else None
+        self.fingerprint = self.by_budget = ""
+        if self.folder is not None:
+            self.fingerprint = fingerprint(settings, module_fingerprint(module, shards.whole_shape))
+            self.by_budget = fingerprint_by_budget(self.fingerprint, time_budget)
+        self.every, self.restore_best = config.checkpoint_every, config.restore_best
+        self.ranks, self.shards = ranks, shards
+        self.module, self.optimisers, self.averaging, self.monitor = module, optimisers, averaging, monitor
+        self.saved_at, self.saved_step = time.monotonic(), 0
+        self._best: Tensors = {}
+
+    def resume(self, name: str) -> LoopState | None:
+        """Restore the newest checkpoint, if any, and return its state."""
+        newest = self._newest()
+        held, tensors = (None, {}) if newest is None else self._read(newest)
+        values = self.ranks.on_rank_zero(lambda: held)
+        if values is None:
+            return None
+        state = LoopState(**values)
+        self._put_weights(tensors.get("weights", {}))
+        if state.stopped is not None:
+            log.info("%s: already trained (%s after %d steps)", name, state.stopped, state.step)
+            return state
+        log.info("%s: resuming after step %d of %d", name, state.step, state.total_steps)
+        self.optimisers.restore(self.shards.send(tensors.get("optimiser", {})))  # plain SGD has no state
+        self.averaging.restore(self.shards.send(tensors.get("average", {})), state.averaged)
+        self._restore_random_state(tensors)
+        if self.monitor is not None and state.monitor:
+            self.monitor.restore(state.monitor)
+        best = self._best_of(state)
+        if best and not self.ranks.on_rank_zero(lambda: self._is_whole(best)):
+            state.best = None
+        self._remove(".*.new-*", ".*.old-*")  # half written by a kill
+        self._remove("best-*", keep=self._best_of(state))  # of steps that will be repeated
+        self.saved_step = state.step
+        return state
+
+    def is_due(self, step: int) -> bool:
+        """Whether to write a checkpoint after this step."""
+        if self.folder is None:
+            return False
+        if self.every.steps is not None and step - self.saved_step >= self.every.steps:
+            return True
+        return self.every.seconds is not None and time.monotonic() - self.saved_at >= self.every.seconds
+
+    def save(self, state: LoopState) -> None:
+        """Write everything that is needed to resume from here, then remove what was written before."""
+        state.averaged = self.averaging.count
+        state.monitor = {} if self.monitor is None else self.monitor.state()
+        generators = self.ranks.gather({name: torch.from_numpy(a) for name, a in random_state().items()})
+        held = changing_tensors(self.module), self.optimisers.state(), self.averaging.state()
+        weights, optimiser, average = (self.shards.gather(tensors) for tensors in held)
+        if self.folder is not None:
+            name, tensors = f"last-{state.step:010d}", {"weights": weights, "optimiser": optimiser, "average": average}
+            tensors |= {f"random {rank}": own for rank, own in enumerate(generators)}
+            self._write(name, asdict(state), tensors)
+            self._remove("*", keep=name, or_keep=self._best_of(state))
+        self.saved_at, self.saved_step = time.monotonic(), state.step
+
+    def save_best(self, step: int) -> None:
+        """Keep the weights of the module as the best. Those that `last` on disk refers to stay until the next."""
+        if not self.restore_best:
+            return
+        weights = self.shards.gather(changing_tensors(self.module))
+        if self.folder is not None:
+            self._write(_best_name(step), {"step": step}, {"weights": weights})
+        elif self.ranks.is_rank_zero:
+            self._best = {name: tensor.detach().clone() for name, tensor in weights.items()}
+
+    def finish(self, state: LoopState) -> None:
+        """Put the final weights into the module, and on disk in case the run is interrupted later."""
+        best = self._best_of(state)
+        if self.averaging.config.kind != "none" and self.averaging.count == 0:
+            log.warning("averaging: training ended before averaging started, so the plain weights are kept")
+        if not best:
+            self.averaging.swap()
+        else:
+            self._put_weights(self._best if self.folder is None else self._read(best)[1]["weights"])
+        weights = self.shards.gather(changing_tensors(self.module))
+        if self.folder is not None:
+            try:
+                self._write("final", asdict(state), {"weights": weights})
+            except LabelwiseError as error:
+                log.warning("%s", error)  # the others stay
+            else:
+                self._remove("*", keep="final")
+        self.ranks.wait()
+
+    # --- small parts ---
+
+    def _best_of(self, state: LoopState) -> str:
+        """The name of the best weights so far; empty if there are none to restore."""
+        return _best_name(state.best["step"]) if state.best is not None and self.restore_best else ""
+
+    def _put_weights(self, weights: Tensors) -> None:
+        """Put the weights of rank zero into the modules of all ranks."""
+        put_tensors(self.module, self.shards.send(weights))
+
+    def _restore_random_state(self, tensors: Mapping[str, Tensors]) -> None:
+        """Each rank gets its own generators; ranks that the checkpoint does not know keep those they began with."""
+        kept = {
+            name: {part: tensor.numpy().copy() for part, tensor in generators.items()}
+            for name, generators in tensors.items()
+            if name.startswith("random ")
+        }
+        own = self.ranks.on_rank_zero(lambda: kept).get(f"random {self.ranks.rank}")
+        if own is not None:
+            set_random_state(own)
+
+    # --- files ---
+
+    def _write(self, name: str, state: dict[str, Any], tensors: Mapping[str, Tensors]) -> None:
+        """Write a state, and tensors by group and name."""
+        own = self.by_budget if state.get("stopped") == TIME_BUDGET else self.fingerprint
+        with finished_folder(Path(str(self.folder)) / name, KIND, own) as folder:
+            flat = {f"{kind}/{n}": t for kind, group in tensors.items() for n, t in group.items()}
+            half = [name for name, tensor in flat.items() if tensor.dtype == torch.bfloat16]
+            folder.write_tensors(TENSORS_FILE, {name: _as_array(tensor) for name, tensor in flat.items()})
+            folder.write_json(STATE_FILE, {"state": state, "bfloat16": half})
+
+    def _read(self, name: str) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+        """What `_write` has written; the checkpoint is known to be whole."""
+        folder = Folder(Path(str(self.folder)) / name, KIND, verify=False)
+        about = folder.read_json(STATE_FILE)
+        tensors: dict[str, dict[str, Tensor]] = {}
+        for path, array in folder.tensors(TENSORS_FILE).items():
+            kind, _, rest = path.partition("/")
+            tensor = as_tensor(array)
+            tensors.setdefault(kind, {})[rest] = tensor.view(torch.bfloat16) if path in about["bfloat16"] else tensor
+        return about["state"], tensors
+
+    def _newest(self) -> str | None:
+        """The name of the newest whole checkpoint of this training: `final`, or the `last` of the highest step."""
+        names = ["final", *sorted((path.name for path in self._folders("last-*")), reverse=True)]
+        return next((name for name in names if self._is_whole(name)), None)
+
+    def _is_whole(self, name: str) -> bool:
+        """Whether a checkpoint is there, belongs to this training, and all its files match the manifest."""
+        if self.folder is None:
+            return False
+        return find_finished(self.folder / name, KIND, self.fingerprint, self.by_budget) is not None
+
+    def _remove(self, *patterns: str, keep: str = "", or_keep: str = "") -> None:
+        for path in (path for pattern in patterns for path in self._folders(pattern)):
+            if path.name not in (keep, or_keep):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _folders(self, pattern: str) -> list[Path]:
+        return [p for p in self.folder.glob(pattern) if p.is_dir()] if self.folder is not None else []
+
+
+def _best_name(step: int) -> str:
+    return f"best-{step:010d}"
+
+
+def _as_array(tensor: Tensor) -> np.ndarray:
+    """A tensor as an array; bfloat16, which NumPy lacks, is stored as its bits."""
+    held = tensor.detach().cpu().contiguous()
+    return (held.view(torch.int16) if held.dtype == torch.bfloat16 else held).numpy()
+
 
 def module_fingerprint(module: nn.Module, shape_of: Callable[[str, torch.Size], list[int]]) -> str:
     """Hash of names, shapes and dtypes of all parameters, and values of frozen ones, which checkpoints leave out."""
@@ -56,138 +275,10 @@ def changing_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def put_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def put_tensors(module: nn.Module, tensors: Tensors) -> None:
     """Copy back what `changing_tensors` returned."""
     for name, held in changing_tensors(module).items():
         held.copy_(tensors[name])
-
-
-@dataclass
-class Snapshot:
-    """The state of a training at a step."""
-
-    state: dict[str, Any]
-    """Counters, best validation, history: JSON."""
-    tensors: Mapping[str, Mapping[str, Tensor]]
-    """Tensors by group: weights, optimiser, average, random generators."""
-
-
-class Checkpoints:
-    """The checkpoints of one training stage. Without a folder only the best weights are kept, in memory.
-
-    Parameters
-    ----------
-    folder
-        Where to write them; None writes nothing.
-    own
-        The fingerprint of this training.
-    time_budget
-        Of this training: a result that a budget ended is only used under the same one.
-    """
-
-    def __init__(self, folder: Path | None, own: str, time_budget: float | None = None) -> None:
-        self.folder, self.fingerprint = folder, own
-        self.fingerprint_by_budget = fingerprint_by_budget(own, time_budget)
-        self._best: dict[str, Tensor] | None = None
-
-    # --- writing ---
-
-    def save_last(self, snapshot: Snapshot, best_step: int | None) -> None:
-        """Write everything that is needed to resume, then remove the previous one and outdated best ones."""
-        if self.folder is None:
-            return
-        name = f"last-{snapshot.state['step']:010d}"
-        self._write(name, snapshot)
-        self._remove_all_but({name, _best_name(best_step)})
-
-    def save_best(self, step: int, weights: Mapping[str, Tensor]) -> None:
-        """Keep the best weights. The best that `last` on disk refers to stays until the next `last`."""
-        if self.folder is None:
-            self._best = {name: tensor.detach().clone() for name, tensor in weights.items()}
-            return
-        self._write(_best_name(step), Snapshot({"step": step}, {"weights": weights}))
-
-    def save_final(self, snapshot: Snapshot) -> None:
-        """Write the result of a training and remove all other checkpoints; these stay if it cannot be written."""
-        if self.folder is None:
-            return
-        try:
-            self._write("final", snapshot)
-        except LabelwiseError as error:
-            log.warning("%s", error)
-        else:
-            self._remove_all_but({"final"})
-
-    def _write(self, name: str, snapshot: Snapshot) -> None:
-        path = Path(str(self.folder)) / name
-        ended_by_budget = snapshot.state.get("stopped") == TIME_BUDGET
-        own = self.fingerprint_by_budget if ended_by_budget else self.fingerprint
-        with finished_folder(path, KIND, own) as folder:
-            flat = {f"{kind}/{n}": t for kind, tensors in snapshot.tensors.items() for n, t in tensors.items()}
-            half = [name for name, tensor in flat.items() if tensor.dtype == torch.bfloat16]
-            folder.write_tensors(TENSORS_FILE, {name: _as_array(tensor) for name, tensor in flat.items()})
-            folder.write_json(STATE_FILE, {"state": snapshot.state, "bfloat16": half})
-
-    def _remove_all_but(self, names: set[str]) -> None:
-        """Remove other checkpoints; results of the job, such as a ranking, may be in the same folder."""
-        for path in [path for pattern in ("last-*", "best-*", "final") for path in self._folders(pattern)]:
-            if path.name not in names:
-                shutil.rmtree(path, ignore_errors=True)
-
-    def remove_leftovers(self, best_step: int | None) -> None:
-        """Remove what a kill left: half-written folders, and best weights of steps that will be repeated."""
-        for path in self._folders(".*.new-*") + self._folders(".*.old-*"):
-            shutil.rmtree(path, ignore_errors=True)
-        for path in self._folders("best-*"):
-            if path.name != _best_name(best_step):
-                shutil.rmtree(path, ignore_errors=True)
-
-    # --- reading ---
-
-    def newest(self) -> str | None:
-        """The name of the newest whole checkpoint of this training: `final`, or the `last` of the highest step."""
-        for path in [*self._folders("final"), *sorted(self._folders("last-*"), reverse=True)]:
-            if self._is_whole(path.name):
-                return path.name
-        return None
-
-    def load(self, name: str) -> Snapshot:
-        """Read a checkpoint that `newest` or `has_best` has verified."""
-        folder = Folder(Path(str(self.folder)) / name, KIND, verify=False)
-        about = folder.read_json(STATE_FILE)
-        tensors: dict[str, dict[str, Tensor]] = {}
-        for name, array in folder.tensors(TENSORS_FILE).items():
-            kind, _, rest = name.partition("/")
-            tensor = as_tensor(array)
-            tensors.setdefault(kind, {})[rest] = tensor.view(torch.bfloat16) if name in about["bfloat16"] else tensor
-        return Snapshot(about["state"], tensors)
-
-    def has_best(self, step: int) -> bool:
-        """Whether there are best weights of this step."""
-        return self._is_whole(_best_name(step))
-
-    def load_best(self, step: int) -> Mapping[str, Tensor]:
-        """The best weights, saved at this step."""
-        return self._best if self._best is not None else self.load(_best_name(step)).tensors["weights"]
-
-    def _is_whole(self, name: str) -> bool:
-        """Whether a checkpoint belongs to this training and all its files match the manifest."""
-        return (
-            find_finished(Path(str(self.folder)) / name, KIND, self.fingerprint, self.fingerprint_by_budget) is not None
-        )
-
-    def _folders(self, pattern: str) -> list[Path]:
-        return [p for p in self.folder.glob(pattern) if p.is_dir()] if self.folder is not None else []
-
-
-def _best_name(step: int | None) -> str:
-    return "" if step is None else f"best-{step:010d}"
-
-
-def _as_array(tensor: Tensor) -> np.ndarray:
-    """A tensor as an array; bfloat16, which NumPy lacks, is stored as its bits."""
-    held = tensor.detach().cpu().contiguous()
-    return (held.view(torch.int16) if held.dtype == torch.bfloat16 else held).numpy()
 
 
 # --- randomness ---
@@ -250,164 +341,3 @@ def seed_random_state(seed: int) -> Iterator[None]:
         np.random.seed(seed % 2**32)  # noqa: NPY002
         torch.manual_seed(seed % 2**63)
         yield
-
-
-# --- checkpoint manager ---
-# Saves and resumes the state of one training stage.
-#
-# Only rank 0 reads and writes files; it sends to the other ranks what they resume from. A checkpoint does not depend on
-# the number of ranks, so any number of them resumes it.
-
-
-@dataclass
-class LoopState:
-    """Progress of a training: all of its state that is not a tensor. Field names are keys in checkpoints."""
-
-    total_steps: int
-    epoch: int = 0
-    step_of_epoch: int = 0
-    step: int = 0
-    seconds: float = 0.0
-    loss_sum: float = 0.0  # since the last log line
-    logged_step: int = 0
-    round_loss: float = 0.0  # since the last round (validation or epoch)
-    round_step: int = 0
-    best: dict[str, Any] | None = None
-    without_gain: int = 0
-    averaged: int = 0
-    lengths: list[float] = field(default_factory=list)  # last gradient norms, for adaptive clipping
-    records: list[dict[str, Any]] = field(default_factory=list)
-    monitor: dict[str, Any] = field(default_factory=dict)
-    stopped: str | None = None
-    round_seconds: float | None = None  # duration of the last round
-
-
-class CheckpointManager:
-    """Saves and resumes the state of one training stage.
-
-    Parameters
-    ----------
-    folder
-        Folder of checkpoints, on rank 0; None keeps only the best weights, in memory.
-    settings
-        JSON that with the module's parameters forms the fingerprint of this training.
-    time_budget
-        Of this training: a result that another one ended is not used.
-    every
-        When to write checkpoints.
-    restore_best
-        Whether to restore the best weights at the end.
-    ranks, shards, module, optimisers, averaging, monitor
-        What is saved.
-    """
-
-    def __init__(
-        self,
-        folder: Path | None,
-        settings: Any,
-        time_budget: float | None,
-        every: CheckpointConfig,
-        restore_best: bool,
-        ranks: Ranks,
-        shards: HeadShards,
-        module: nn.Module,
-        optimisers: Optimisers,
-        averaging: Averaging,
-        monitor: Monitor | None,
-    ) -> None:
-        own = fingerprint(settings, module_fingerprint(module, shards.whole_shape)) if folder is not None else ""
-        self.folder, self.checkpoints = folder, Checkpoints(folder, own, time_budget)
-        self.every, self.restore_best, self.ranks, self.shards = every, restore_best, ranks, shards
-        self.module, self.optimisers, self.averaging, self.monitor = module, optimisers, averaging, monitor
-        self.saved_at, self.saved_step = time.monotonic(), 0
-
-    def resume(self, stage: str) -> LoopState | None:
-        """Restore the newest checkpoint, if any, and return its state."""
-        name = self.checkpoints.newest()
-        snapshot = None if name is None else self.checkpoints.load(name)
-        values = self.ranks.on_rank_zero(lambda: None if snapshot is None else snapshot.state)
-        if values is None:
-            return None
-        state, tensors = LoopState(**values), {} if snapshot is None else snapshot.tensors
-        self._put_weights(tensors.get("weights", {}))
-        if state.stopped is not None:
-            log.info("%s: already trained (%s after %d steps)", stage, state.stopped, state.step)
-            return state
-        log.info("%s: resuming after step %d of %d", stage, state.step, state.total_steps)
-        self.optimisers.restore(self.shards.send(tensors.get("optimiser", {})))  # plain SGD has no state
-        self.averaging.restore(self.shards.send(tensors.get("average", {})), state.averaged)
-        self._restore_random_state(tensors)
-        if self.monitor is not None and state.monitor:
-            self.monitor.restore(state.monitor)
-        step = self._best_step(state)
-        if step is not None and not self.ranks.on_rank_zero(lambda: self.checkpoints.has_best(step)):
-            state.best = None
-        if self.ranks.is_rank_zero:
-            self.checkpoints.remove_leftovers(self._best_step(state))
-        self.saved_step = state.step
-        return state
-
-    def is_due(self, step: int) -> bool:
-        """Whether to write a checkpoint after this step."""
-        if self.folder is None:
-            return False
-        if self.every.steps is not None and step - self.saved_step >= self.every.steps:
-            return True
-        return self.every.seconds is not None and time.monotonic() - self.saved_at >= self.every.seconds
-
-    def save(self, state: LoopState) -> None:
-        """Write everything that is needed to resume from here."""
-        state.averaged = self.averaging.count
-        state.monitor = {} if self.monitor is None else self.monitor.state()
-        random = self.ranks.gather({name: torch.from_numpy(a) for name, a in random_state().items()})
-        held = changing_tensors(self.module), self.optimisers.state(), self.averaging.state()
-        weights, optimiser, average = (self.shards.gather(tensors) for tensors in held)
-        if self.ranks.is_rank_zero:
-            tensors = {
-                "weights": weights,
-                "optimiser": optimiser,
-                "average": average,
-                **{f"random {rank}": generators for rank, generators in enumerate(random)},
-            }
-            self.checkpoints.save_last(Snapshot(asdict(state), tensors), self._best_step(state))
-        self.saved_at, self.saved_step = time.monotonic(), state.step
-
-    def save_best(self, step: int) -> None:
-        """Save the weights of the module as the best."""
-        if not self.restore_best:
-            return
-        weights = self.shards.gather(changing_tensors(self.module))
-        if self.ranks.is_rank_zero:
-            self.checkpoints.save_best(step, weights)
-
-    def finish(self, state: LoopState) -> None:
-        """Put the final weights into the module, and on disk in case the run is interrupted later."""
-        step = self._best_step(state)
-        if self.averaging.config.kind != "none" and self.averaging.count == 0:
-            log.warning("averaging: training ended before averaging started, so the plain weights are kept")
-        if step is None:
-            self.averaging.swap()
-        else:
-            self._put_weights(self.checkpoints.load_best(step) if self.ranks.is_rank_zero else {})
-        weights = self.shards.gather(changing_tensors(self.module))
-        if self.ranks.is_rank_zero:
-            self.checkpoints.save_final(Snapshot(asdict(state), {"weights": weights}))
-        self.ranks.wait()
-
-    def _put_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Put the weights of rank zero into the modules of all ranks."""
-        put_tensors(self.module, self.shards.send(weights))
-
-    def _restore_random_state(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Each rank gets its own generators; ranks that the checkpoint does not know keep those they began with."""
-        kept = {
-            name: {part: tensor.numpy().copy() for part, tensor in generators.items()}
-            for name, generators in tensors.items()
-            if name.startswith("random ")
-        }
-        own = self.ranks.on_rank_zero(lambda: kept).get(f"random {self.ranks.rank}")
-        if own is not None:
-            set_random_state(own)
-
-    def _best_step(self, state: LoopState) -> int | None:
-        return state.best["step"] if state.best is not None and self.restore_best else None

@@ -24,6 +24,7 @@ from labelwise.nn.level_networks import best_nodes, free_buffers, mean_states, n
 from labelwise.nn.levels import LevelTree, Parents
 from labelwise.nn.train.fit import Fit
 from labelwise.nn.train.loop import History, train
+from labelwise.nn.train.optim import check_by_row
 from labelwise.nn.words.vocabulary import Vocabulary, word_table
 from labelwise.runtime.job import Job
 from labelwise.runtime.results import Arrays
@@ -40,6 +41,8 @@ def train_levels(
     tree: LabelTree, new_level: NewLevel, parts: Sequence[Part], beam: int, training: TrainingConfig, job: Job
 ) -> tuple[LevelTree, list[History]]:
     """Train all levels of a tree; `parts` are to train on and, if there are two, to validate with."""
+    if tree.depth > 1:
+        check_by_row(training.optimiser)  # before the first level is trained: lower ones have gradients of a few rows
     targets = [level_targets(tree, part.labels) for part in parts]
     levels: list[EncoderHead] = []
     histories = []

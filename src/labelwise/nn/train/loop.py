@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
@@ -31,7 +31,7 @@ from labelwise.nn.config import TrainingConfig, lower_is_better
 from labelwise.nn.heads.sharding import HeadShards, check_head
 from labelwise.nn.train.checkpoint import (
     TIME_BUDGET,
-    CheckpointManager,
+    Checkpoints,
     LoopState,
     preserve_random_state,
     seed_random_state,
@@ -356,21 +356,9 @@ def is_out_of_patience(state: LoopState, config: TrainingConfig) -> bool:
 
 log = logging.getLogger("labelwise")
 
-LAYOUT = 1  # version of the state in a checkpoint; part of the fingerprint
-ANY_RANKS = 1  # part of the fingerprint as well: any number of ranks trains as one does
-
 
 def train(
-    fitting: Fitting,
-    config: TrainingConfig,
-    *,
-    job: Job,
-    monitor: Monitor | None = None,
-    head: Sequence[str] | None = None,
-    rows: Sequence[str] | None = None,
-    stage: str | None = None,
-    title: str | None = None,
-    identity: str | None = None,
+    fitting: Fitting, config: TrainingConfig, *, job: Job, monitor: Monitor | None = None, title: str = ""
 ) -> History:
     """Train `fitting.module` in place; afterwards it is in eval mode on its device with the final weights.
 
@@ -381,42 +369,26 @@ def train(
     config
         Settings of training.
     job
-        Where checkpoints are kept, where metrics are logged, and the time budget; that of `config` counts as well.
+        Where checkpoints are kept (those of a finished training are its result), where metrics are logged, and the time
+        budget; that of `config` counts as well. What comes later in the job follows from the trained weights.
     monitor
         Follows the training, and may stop it.
-    head, rows
-        Instead of those of `fitting`.
-    stage
-        Name of this training among several of one job: each has its own folder of checkpoints, and a stage that was
-        finished before an interruption is not trained again. None: the job is that stage.
     title
-        Its name in the log; None: `stage`.
-    identity
-        A fingerprint of the data and of the method's own settings, so that checkpoints of others are never resumed.
-        None: that of the job, which then follows from the trained weights.
+        In lines of progress; empty: the name of the job.
     """
-    own = identity is None
-    identity = job.fingerprint("train") if identity is None else identity
-    if stage is None and job.name:
-        stage, folder = job.name, job.folder
-    else:
-        stage = stage or "train"
-        folder = None if job.folder is None else job.folder / stage
     if config.tensorboard is not None:
         check_tensorboard()
     check_head(getattr(fitting, "output", None), config)
-    names = tuple(fitting.head if head is None else head), tuple(fitting.rows if rows is None else rows)
     ranks = Ranks(config.precision)
     interruption = Interruption(active=ranks.on_rank_zero(lambda: job.folder is not None))
     with torch_threads(), keep_freed_memory(), seed_random_state(config.seed + ranks.rank), interruption:
-        loop = _Loop(fitting, config, replace(job, folder=folder), ranks, names, monitor, stage, identity)
-        loop.title, loop.interruption = title or stage, interruption
+        loop = _Loop(fitting, config, job, ranks, monitor, title, interruption)
         try:
             history = loop.run()
         finally:
             loop.logger.close()
             fitting.module.eval()
-    if own and job.identity:
+    if job.identity:
         job.follow(*(parameter for parameter in fitting.module.parameters() if parameter.requires_grad))
     return history
 
@@ -424,35 +396,35 @@ def train(
 class _Loop:
     """A training and its state."""
 
-    interruption = Interruption(active=False)
-
     def __init__(
         self,
         fitting: Fitting,
         config: TrainingConfig,
         job: Job,
         ranks: Ranks,
-        names: tuple[tuple[str, ...], tuple[str, ...]],
         monitor: Monitor | None,
-        stage: str,
-        identity: str,
+        title: str,
+        interruption: Interruption,
     ) -> None:
-        self.fitting, self.config, self.ranks, self.title = fitting, config, ranks, stage
+        name = job.name or "train"
+        folder = job.folder / name if job.folder is not None and not job.name else job.folder
+        self.fitting, self.config, self.ranks, self.title = fitting, config, ranks, title or name
+        self.interruption = interruption
         self.shards = HeadShards(fitting.module, ranks)
         # a head that is divided over ranks needs all of them for any score
         self.monitor = monitor if ranks.is_rank_zero or self.shards else None
         self.has_rounds = config.validate_every is not None or monitor is not None
         self.module = fitting.module.to(ranks.device)
         self.learning = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
-        self.optimisers = make_optimisers(self.module, config.optimiser, *names)
+        head, rows = tuple(fitting.head), tuple(fitting.rows)
+        self.optimisers = make_optimisers(self.module, config.optimiser, head, rows)
         self.averaging = Averaging(config.averaging, self.learning)
         outer = job.budget
-        self.manager = CheckpointManager(
-            job.folder if ranks.is_rank_zero else None,
-            [LAYOUT, stage, identity, names, ANY_RANKS, config.part_of_the_result()],
+        self.checkpoints = Checkpoints(
+            folder,
+            [job.fingerprint("train"), head, rows, config.part_of_the_result()],
             outer.seconds if config.time_budget is None and outer.is_limited else config.time_budget,
-            config.checkpoint_every,
-            config.restore_best,
+            config,
             ranks,
             self.shards,
             self.module,
@@ -460,13 +432,13 @@ class _Loop:
             self.averaging,
             self.monitor,
         )
-        self.state = self.manager.resume(stage) or LoopState(self._total_steps())
+        self.state = self.checkpoints.resume(name) or LoopState(self._total_steps())
         self.stop = self.state.stopped
         self.schedule = make_schedule(config.schedule, self.state.total_steps)
         # the sum stays on the device of the loss: reading a number from a GPU waits for it
         self.loss_sum = torch.full((), self.state.loss_sum, device=ranks.device)
         tensorboard = config.tensorboard if ranks.is_rank_zero and self.stop is None else None
-        self.logger = MetricLogger(job.log if ranks.is_rank_zero else None, stage, tensorboard, self.state.step)
+        self.logger = MetricLogger(job.log if ranks.is_rank_zero else None, name, tensorboard, self.state.step)
         ranks.begin(self.module, self.shards.tables)
         self.steps_of_epoch = 1
         self.begin = time.monotonic() - self.state.seconds
@@ -510,9 +482,8 @@ class _Loop:
                 state.epoch, state.step_of_epoch = state.epoch + 1, 0
             self._after_step(loss)
             advance(1)
-            stop, save, asked = self.ranks.broadcast_flags(
-                self.stop is not None, self.manager.is_due(state.step), any_rank=self.interruption.signal is not None
-            )
+            due, asked = self.checkpoints.is_due(state.step), self.interruption.signal is not None
+            stop, save, asked = self.ranks.broadcast_flags(self.stop is not None, due, any_rank=asked)
             if stop:
                 break
             if save or asked:
@@ -605,7 +576,7 @@ class _Loop:
             numbers, stop = self.ranks.on_rank_zero(lambda: found or self._validate(budget))
             if numbers is not None:
                 if update_best(state, numbers, self.config):
-                    self.manager.save_best(state.step)
+                    self.checkpoints.save_best(state.step)
                 elif is_out_of_patience(state, self.config):
                     self.stop = self.stop or "early stopping"
         if numbers is None:
@@ -656,7 +627,7 @@ class _Loop:
         """Write a checkpoint, or stop if the weights have diverged."""
         self.state.loss_sum, self.state.seconds = self.ranks.mean(self.loss_sum), self._seconds()
         if math.isfinite(self.state.loss_sum):
-            self.manager.save(self.state)
+            self.checkpoints.save(self.state)
         else:
             self.stop = "diverged"
 
@@ -666,7 +637,7 @@ class _Loop:
         self.optimisers.catch_up()
         state.stopped, state.seconds = self.stop, self._seconds()
         state.loss_sum = state.round_loss = 0.0
-        self.manager.finish(state)
+        self.checkpoints.finish(state)
 
     # --- small parts ---
 

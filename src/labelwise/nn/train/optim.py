@@ -55,14 +55,14 @@ FEW = 1 << 16
 
 
 class RowOptimiser(Optimizer):
-    """Any of our optimisers, row by row.
+    """Adam, AdamW, Adagrad and SGD, row by row; without amsgrad.
 
     Parameters
     ----------
     params
         Parameters or groups with ``lr`` and ``weight_decay``.
     name
-        ``adam``, ``amsgrad``, ``adamw``, ``adagrad``, ``adadelta`` or ``sgd``.
+        ``adam``, ``adamw``, ``adagrad`` or ``sgd``.
     settings
         By torch's names (``betas``, ``eps``, ``momentum`` ...); missing ones have torch's defaults.
     """
@@ -110,7 +110,6 @@ class RowOptimiser(Optimizer):
         """Whether the kernel supports this update."""
         return (
             self.rule is _adam
-            and not group["amsgrad"]
             and parameter.ndim == 2
             and all(part.device.type == "cpu" and part.dtype == torch.float32 for part in (parameter, gradient))
             and parameter.is_contiguous()
@@ -208,9 +207,6 @@ def _adam(gradient: Tensor, tables: _TouchedRows, group: dict[str, Any], step: i
     beta1, beta2 = group["betas"]
     first = tables.change("exp_avg", lambda m: m.lerp_(gradient, 1 - beta1))
     second = tables.change("exp_avg_sq", lambda v: v.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2))
-    if group["amsgrad"]:
-        now = second
-        second = tables.change("max_exp_avg_sq", lambda most: torch.maximum(most, now, out=most))
     denominator = (second.sqrt() / math.sqrt(1 - beta2**step)).add_(group["eps"])
     return first / denominator * (group["lr"] / (1 - beta1**step))
 
@@ -220,19 +216,6 @@ def _adagrad(gradient: Tensor, tables: _TouchedRows, group: dict[str, Any], step
     total = tables.change("sum", lambda s: s.addcmul_(gradient, gradient), start)
     rate = group["lr"] / (1 + (step - 1) * group["lr_decay"])
     return rate * gradient / total.sqrt().add_(group["eps"])
-
-
-def _adadelta(gradient: Tensor, tables: _TouchedRows, group: dict[str, Any], step: int) -> Tensor:
-    rho, eps = group["rho"], group["eps"]
-    squares = tables.change("square_avg", lambda s: s.mul_(rho).addcmul_(gradient, gradient, value=1 - rho))
-    deltas: list[Tensor] = []
-
-    def accumulate(average: Tensor) -> Tensor:
-        deltas.append(average.add(eps).sqrt_().div_(squares.add(eps).sqrt_()).mul_(gradient))
-        return average.mul_(rho).addcmul_(deltas[0], deltas[0], value=1 - rho)
-
-    tables.change("acc_delta", accumulate)
-    return group["lr"] * deltas[0]
 
 
 def _sgd(gradient: Tensor, tables: _TouchedRows, group: dict[str, Any], step: int) -> Tensor:
@@ -245,10 +228,8 @@ def _sgd(gradient: Tensor, tables: _TouchedRows, group: dict[str, Any], step: in
 
 _RULES: dict[str, Callable[..., Tensor]] = {
     "adam": _adam,
-    "amsgrad": _adam,
     "adamw": _adam,
     "adagrad": _adagrad,
-    "adadelta": _adadelta,
     "sgd": _sgd,
 }
 
@@ -362,9 +343,19 @@ def make_optimisers(
         parts.append(_torch_optimiser(config, dense))
     sparse = _groups(module, {n: p for n, p in named.items() if n in by_row}, config, head)
     if sparse:
+        check_by_row(config)
         parts.append(RowOptimiser(sparse, config.name, _torch_settings(config)))
     base = tuple((group, group["lr"]) for part in parts for group in part.param_groups)
     return Optimisers(tuple(parts), {p: name for name, p in named.items()}, base)
+
+
+def check_by_row(config: OptimiserConfig) -> None:
+    """Raise if an optimiser cannot update single rows, for models whose tables need that."""
+    if config.name not in _RULES:
+        raise ConfigError(
+            f"training.optimiser.name: {config.name} updates whole tables only, but a step of this model has gradients "
+            f"of a few rows of its word table or of its outputs; choose {', '.join(_RULES)}"
+        )
 
 
 def _sparse_tables(module: nn.Module) -> set[str]:

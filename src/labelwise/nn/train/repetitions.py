@@ -238,6 +238,8 @@ class RepetitionFitting:
         self.n_buckets, last = data.config.buckets, len(network.weights)
         self.head, self.rows = (f"biases.{last}", f"weights.{last - 1}" if last else "table"), ("table",)
         self.ones = np.ones(data.labels.shape[0], np.int64)
+        last = len(network.weights)
+        self.head, self.rows = (f"biases.{last}", f"weights.{last - 1}" if last else "table"), ("table",)
 
     def batches(self, epoch: int) -> Sequence[np.ndarray]:
         """Batches of documents, shuffled in each epoch, equal for all repetitions; sorted within a batch."""

@@ -75,10 +75,6 @@ class WordTokens:
         positions = (begins + steps)[steps < lengths]
         return WordBatch(np.asarray(documents)[order], self.ids[positions].astype(np.int64), lengths)
 
-    def identity(self) -> tuple[np.ndarray, ...]:
-        """The word ids of all texts."""
-        return self.ids, self.starts
-
 
 class Vocabulary:
     """The words a model knows; the word at index ``n`` has the id ``n + 1``."""
