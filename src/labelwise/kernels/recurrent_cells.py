@@ -91,30 +91,25 @@ def lstm_forward(gates, cells, before, out, begin, count, following, kept, step,
     step, column
         Indices of the new hidden state in `out`.
     """
-    width = cells.shape[1]
+    w = cells.shape[1]
     for row in range(count):
-        row_gates, cell = gates[begin + row], cells[begin + row]
-        target = out[row, step, column : column + width]
-        in_gate, forget, new, out_gate = (
-            row_gates[:width],
-            row_gates[width : 2 * width],
-            row_gates[2 * width : 3 * width],
-            row_gates[3 * width :],
-        )
-        _apply_sigmoid(row_gates[: 2 * width])
-        for j in range(width):
+        own, cell = gates[begin + row], cells[begin + row]
+        target = out[row, step, column : column + w]
+        in_gate, forget, new, out_gate = own[:w], own[w : 2 * w], own[2 * w : 3 * w], own[3 * w :]
+        _apply_sigmoid(own[: 2 * w])
+        for j in range(w):
             new[j] = _tanh(new[j])
         _apply_sigmoid(out_gate)
         if row < kept:
             next_cell, next_hidden = cells[following + row], before[following + row]
-            for j in range(width):
+            for j in range(w):
                 next_cell[j] = forget[j] * cell[j] + in_gate[j] * new[j]
-            for j in range(width):
+            for j in range(w):
                 target[j] = out_gate[j] * _tanh(next_cell[j])
-            for j in range(width):
+            for j in range(w):
                 next_hidden[j] = target[j]
         else:
-            for j in range(width):
+            for j in range(w):
                 target[j] = out_gate[j] * _tanh(forget[j] * cell[j] + in_gate[j] * new[j])
 
 
@@ -132,21 +127,16 @@ def lstm_backward(gates, cells, gradients, hidden, carried, begin, count, kept, 
         [documents, width]: gradients of hidden states and cells from the following step, for `kept` documents;
         `carried` is overwritten by the gradient of the cells before.
     """
-    width = cells.shape[1]
+    w = cells.shape[1]
     for row in range(count):
-        row_gates, cell = gates[begin + row], cells[begin + row]
-        above, from_next, carry = gradients[row, step, column : column + width], hidden[row], carried[row]
+        own, cell = gates[begin + row], cells[begin + row]
+        above, from_next, carry = gradients[row, step, column : column + w], hidden[row], carried[row]
         if row >= kept:
-            for j in range(width):
+            for j in range(w):
                 from_next[j] = 0
                 carry[j] = 0
-        in_gate, forget, new, out_gate = (
-            row_gates[:width],
-            row_gates[width : 2 * width],
-            row_gates[2 * width : 3 * width],
-            row_gates[3 * width :],
-        )
-        for j in range(width):
+        in_gate, forget, new, out_gate = own[:w], own[w : 2 * w], own[2 * w : 3 * w], own[3 * w :]
+        for j in range(w):
             gradient = above[j] + from_next[j]
             level = _tanh(forget[j] * cell[j] + in_gate[j] * new[j])
             inside = carry[j] + gradient * out_gate[j] * (ONE - level * level)
@@ -161,44 +151,34 @@ def lstm_backward(gates, cells, gradients, hidden, carried, begin, count, kept, 
 @jit(**OPTIONS)
 def gru_forward(gates, cells, before, out, begin, count, following, kept, step, column):
     """`lstm_forward` for a GRU, which has no cells."""
-    width = before.shape[1]
+    w = before.shape[1]
     for row in range(count):
-        row_gates, last = gates[begin + row], before[begin + row]
-        target = out[row, step, column : column + width]
-        _apply_sigmoid(row_gates[width : 3 * width])
-        new, reset, update, added = (
-            row_gates[:width],
-            row_gates[width : 2 * width],
-            row_gates[2 * width : 3 * width],
-            row_gates[3 * width :],
-        )
-        for j in range(width):
+        own, last = gates[begin + row], before[begin + row]
+        target = out[row, step, column : column + w]
+        _apply_sigmoid(own[w : 3 * w])
+        new, reset, update, added = own[:w], own[w : 2 * w], own[2 * w : 3 * w], own[3 * w :]
+        for j in range(w):
             new[j] = _tanh(new[j] + reset[j] * added[j])
-        for j in range(width):
+        for j in range(w):
             target[j] = new[j] + update[j] * (last[j] - new[j])
         if row < kept:
             next_hidden = before[following + row]
-            for j in range(width):
+            for j in range(w):
                 next_hidden[j] = target[j]
 
 
 @jit(**OPTIONS)
 def gru_backward(gates, before, gradients, hidden, carried, begin, count, kept, step, column):
     """`lstm_backward` for a GRU; `hidden` gets the direct gradient of the state before, the product adds the rest."""
-    width = before.shape[1]
+    w = before.shape[1]
     for row in range(count):
-        row_gates, last = gates[begin + row], before[begin + row]
-        above, from_next = gradients[row, step, column : column + width], hidden[row]
+        own, last = gates[begin + row], before[begin + row]
+        above, from_next = gradients[row, step, column : column + w], hidden[row]
         if row >= kept:
-            for j in range(width):
+            for j in range(w):
                 from_next[j] = 0
-        new, reset, update, added = (
-            row_gates[:width],
-            row_gates[width : 2 * width],
-            row_gates[2 * width : 3 * width],
-            row_gates[3 * width :],
-        )
-        for j in range(width):
+        new, reset, update, added = own[:w], own[w : 2 * w], own[2 * w : 3 * w], own[3 * w :]
+        for j in range(w):
             gradient = above[j] + from_next[j]
             from_next[j] = gradient * update[j]
             inside = gradient * (ONE - update[j]) * (ONE - new[j] * new[j])

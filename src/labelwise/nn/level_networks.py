@@ -93,7 +93,7 @@ def new_network(vectors: Tensor, config: Any, size: int, seed: int) -> EncoderHe
     per label, or without attention the mean state, then one output per label.
     """
     attention = getattr(config, "attention", "shared")
-    encoder = RecurrentEncoder(vectors, config.words.is_frozen, config.recurrent, seed, pooled=attention == "none")
+    encoder: Any = RecurrentEncoder(vectors, config.words.is_frozen, config.recurrent, seed, pooled=attention == "none")
     width = encoder.width
     if attention == "none":
         return EncoderHead(encoder, Outputs(width, size, HeadConfig(dropout=0.0)))
@@ -101,14 +101,15 @@ def new_network(vectors: Tensor, config: Any, size: int, seed: int) -> EncoderHe
     return EncoderHead(encoder, Attention(width, size, output))
 
 
-def initialised(network: EncoderHead, above: EncoderHead | None, targets: Any, seed: int) -> EncoderHead:
+def initialised(network: EncoderHead, above: Any, targets: Any, seed: int) -> EncoderHead:
     """Draw the weights of the head, for targets [documents, nodes]; all but those of the nodes are as in `above`."""
     network.head.initialise(np.bincount(targets.indices, minlength=targets.shape[1]), targets.shape[0], seed)
     if above is not None:
         frozen = [] if network.encoder.words.requires_grad else ["words"]  # a frozen table is shared by all levels
         learned = {name: part for name, part in above.encoder.state_dict().items() if name not in frozen}
         network.encoder.load_state_dict(learned, strict=False)
-        network.head.output.load_state_dict(above.head.output.state_dict())
+        head: Any = network.head
+        head.output.load_state_dict(above.head.output.state_dict())
     return network
 
 
@@ -135,7 +136,8 @@ def restored_network(
 
 def free_buffers(network: EncoderHead) -> None:
     """Free the buffers that encoder and head keep for their next batch."""
-    for part in (network.encoder, network.head):
+    parts: list[Any] = [network.encoder, network.head]
+    for part in parts:
         if hasattr(part, "pool"):
             part.pool.clear()
 

@@ -18,6 +18,7 @@ from labelwise.labelspace.tree import candidate_targets
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.encode import EncoderHead, vectors_in_batches
 from labelwise.nn.heads.base import Head, Targets
+from labelwise.nn.heads.sharding import check_head
 from labelwise.nn.inputs import Part, tensors_of, training_batches
 from labelwise.nn.level_networks import best_nodes
 from labelwise.nn.train.loop import metrics_to_validate, validation_metrics
@@ -66,6 +67,8 @@ class Fit:
         of_level: bool = False,
         weighted: bool = False,
     ) -> None:
+        if of_level:
+            check_head(None, config)  # levels are not divided over ranks
         self.module: nn.Module = network
         self.encoder = network.encoder if isinstance(network, EncoderHead) else None
         self.output: Head = network.head if isinstance(network, EncoderHead) else network

@@ -9,8 +9,7 @@ Results and gradients equal torch's up to rounding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,8 +25,7 @@ FEW = 1 << 16
 """Arrays up to this size use one thread."""
 
 
-@dataclass(frozen=True)
-class Steps:
+class Steps(NamedTuple):
     """Layout of packed tokens: time step t holds token t of the first ``counts[t]`` documents."""
 
     counts: tuple[int, ...]
@@ -45,8 +43,7 @@ class Steps:
         return self.begins[-1] + self.counts[-1]
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """Settings of one pass: the type of cell, the time steps and the dropout rates."""
 
     cell_type: str
@@ -59,12 +56,10 @@ class Plan:
 
     def order(self, direction: int) -> range:
         """The time steps in the order of a direction."""
-        count = len(self.steps.counts)
-        return range(count) if direction == 0 else range(count - 1, -1, -1)
+        return range(len(self.steps.counts))[:: -1 if direction else 1]
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(NamedTuple):
     """Weights of one direction: columns ``:input_end`` of the gates are inputs', ``recurrent_begin:`` recurrent."""
 
     inputs: Tensor
@@ -75,30 +70,21 @@ class Weights:
     recurrent_begin: int
 
     @classmethod
-    def of(cls, cell_type: str, given: tuple[Tensor, ...]) -> Weights:
+    def of(cls, cell_type: str, inputs: Tensor, recurrent: Tensor, input_bias: Tensor, recurrent_bias: Tensor) -> Any:
         """From torch's four tensors, with columns in the kernels' order."""
-        inputs, recurrent, input_bias, recurrent_bias = given
+        bias, w = input_bias + recurrent_bias, len(inputs) // 3
         if cell_type == "lstm":
-            return cls(inputs, recurrent, input_bias + recurrent_bias, len(inputs), 0)
-        width = len(inputs) // 3
-        bias = input_bias + recurrent_bias
-        new = slice(2 * width, None)
-        bias = torch.cat([input_bias[new], bias[: 2 * width], recurrent_bias[new]])
-        return cls(torch.cat([inputs[new], inputs[: 2 * width]]), recurrent, bias, 3 * width, width)
+            return cls(inputs, recurrent, bias, len(inputs), 0)
+        bias = torch.cat([input_bias[2 * w :], bias[: 2 * w], recurrent_bias[2 * w :]])
+        return cls(torch.cat([inputs[2 * w :], inputs[: 2 * w]]), recurrent, bias, 3 * w, w)
 
 
-@dataclass(frozen=True)
 class Dropout:
     """One draw of dropout: the dropped fraction, and two keys from torch's generator that decide which entries."""
 
-    fraction: float
-    keys: tuple[int, int]
-
-    @classmethod
-    def drawn(cls, fraction: float) -> Dropout:
-        """Draw new keys; none are drawn if the fraction is 0."""
-        one, other = torch.randint(1 << 32, (2,)).tolist() if fraction else (0, 0)
-        return cls(fraction, (one, other))
+    def __init__(self, fraction: float) -> None:
+        self.fraction = fraction
+        self.keys = torch.randint(1 << 32, (2,)).numpy().astype(np.uint32) if fraction else ()
 
     def apply(self, values: Tensor) -> None:
         """Zero the dropped entries of a contiguous tensor in place and scale the others."""
@@ -106,12 +92,10 @@ class Dropout:
             return
         from labelwise.kernels.networks import drop_out
 
-        flat = values.view(-1).numpy()
-        keys = np.uint32(self.keys[0]), np.uint32(self.keys[1])
-        least, factor = np.uint32(self.fraction * 2**32), np.float32(1 / (1 - self.fraction))
+        flat, parts = values.view(-1).numpy(), threads() if values.numel() > FEW else 1
+        limits = np.uint32(self.fraction * 2**32), np.float32(1 / (1 - self.fraction))
         run_all(
-            lambda part: drop_out(flat[slice(*part)], np.int64(part[0]), *keys, least, factor),
-            ranges(len(flat), threads() if len(flat) > FEW else 1),
+            lambda part: drop_out(flat[slice(*part)], np.int64(part[0]), *self.keys, *limits), ranges(len(flat), parts)
         )
 
 
@@ -130,11 +114,11 @@ class RecurrentPass(torch.autograd.Function):
         steps, width = plan.steps, given[1].shape[1]
         documents, longest, tokens = steps.counts[0], len(steps.counts), steps.tokens
         words = torch.index_select(table.detach(), 0, ids, out=buffers.get("words", tokens, table.shape[1]))
-        dropped = Dropout.drawn(plan.drop_words), Dropout.drawn(plan.drop_states)
+        dropped = Dropout(plan.drop_words), Dropout(plan.drop_states)
         dropped[0].apply(words)
         shape = (documents, longest, 2 * width)
         out = buffers.get("out", *shape) if plan.keep else torch.empty(shape)
-        weights = [Weights.of(plan.cell_type, tuple(w.detach() for w in given[at : at + 4])) for at in (0, 4)]
+        weights = [Weights.of(plan.cell_type, *(w.detach() for w in given[at : at + 4])) for at in (0, 4)]
         starts = [None if part is None else part.detach() for part in (hidden, cell)]
         _each_direction(lambda direction: _forward(plan, buffers, weights[direction], words, starts, out, direction))
         for step in range(1, longest):  # documents that end before this step
@@ -164,16 +148,16 @@ class RecurrentPass(torch.autograd.Function):
             lambda direction: _backward(plan, buffers, weights[direction], words, gradients, direction, needs_words)
         )
         if needs_words:
-            total = results[0].words.add_(results[1].words)
+            total = results[0][0].add_(results[1][0])
             ctx.dropped[0].apply(total)
             add_row_gradient(ctx.table, *summed_rows(ctx.ids, total))
         starts: list[Tensor | None] = [None, None]
         if needs_start:
-            starts[0] = torch.stack([part.hidden for part in results])
-            starts[1] = torch.stack([part.cell for part in results]) if ctx.has_cell else None
+            starts[0] = torch.stack([hidden for _, hidden, _, _ in results])
+            starts[1] = torch.stack([cell for _, _, cell, _ in results]) if ctx.has_cell else None
         plan.pool.release(buffers)
         ctx.buffers = None
-        return None, None, None, *starts, *(gradient for part in results for gradient in part.weights)
+        return None, None, None, *starts, *(gradient for part in results for gradient in part[3])
 
 
 def summed_rows(rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -231,19 +215,10 @@ def _forward(
         begun = kept
 
 
-@dataclass(frozen=True)
-class _Gradients:
-    """Gradients of one direction."""
-
-    weights: tuple[Tensor, ...]
-    hidden: Tensor
-    cell: Tensor
-    words: Tensor
-
-
 def _backward(
     plan: Plan, buffers: Buffers, weights: Weights, words: Tensor, gradients: Tensor, direction: int, needs_words: bool
-) -> _Gradients:
+) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
+    """Gradients of the words, of the initial state and cell, and of torch's four tensors."""
     from labelwise.kernels.recurrent_cells import gru_backward, lstm_backward
 
     steps, width = plan.steps, weights.recurrent.shape[1]
@@ -270,26 +245,17 @@ def _backward(
     word_gradients = words
     if needs_words:
         word_gradients = torch.mm(inputs, weights.inputs, out=buffers.get(f"word gradients {direction}", *words.shape))
-    return _Gradients(
-        _weight_gradients(plan.cell_type, inputs.T @ words, sums.T @ before, gates.sum(0)),
-        first_hidden,
-        first_cell,
-        word_gradients,
-    )
+    of_weights = _weight_gradients(plan.cell_type, inputs.T @ words, sums.T @ before, gates.sum(0))
+    return word_gradients, first_hidden, first_cell, of_weights
 
 
 def _weight_gradients(cell_type: str, inputs: Tensor, recurrent: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
     """Gradients of the four tensors in torch's order."""
     if cell_type == "lstm":
         return inputs, recurrent, bias, bias.clone()
-    width = len(inputs) // 3
-    new, others, added = bias[:width], bias[width : 3 * width], bias[3 * width :]
-    return (
-        torch.cat([inputs[width:], inputs[:width]]),
-        recurrent,
-        torch.cat([others, new]),
-        torch.cat([others, added]),
-    )
+    w = len(inputs) // 3
+    new, others, added = bias[:w], bias[w : 3 * w], bias[3 * w :]
+    return torch.cat([inputs[w:], inputs[:w]]), recurrent, torch.cat([others, new]), torch.cat([others, added])
 
 
 def _gate_buffers(plan: Plan, buffers: Buffers, width: int, direction: int) -> tuple[Tensor, Tensor, Tensor]:
