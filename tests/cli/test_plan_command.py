@@ -236,7 +236,7 @@ def test_mistakes(config, constants, tmp_path):
 def test_a_method_without_a_plan(config, constants):
     class Foreign(Popularity):
         name = "foreign"
-        plans = False
+        cost = None
 
     with registered(Foreign):
         shown = labelwise("plan", config("foreign"), *DATA, "--constants", constants(), code=2).err

@@ -10,6 +10,7 @@ import labelwise as lw
 from common import Stop, same_predictions
 from conformance.planted import planted
 from labelwise.errors import ConfigError
+from labelwise.nn import encode
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.inputs import tensors_of
 from labelwise.nn.train.loop import History
@@ -139,6 +140,24 @@ def test_both_stages_share_one_time_budget(monkeypatch):
     made({"time_budget": 100.0}, head_epochs=1).fit(data)
     made({"time_budget": 30.0}, head_epochs=1).fit(data)
     assert budgets == [75.0, 60.0, 22.5], "the head has three quarters at most; what no time is left for is left out"
+
+
+def test_with_little_time_the_head_is_trained_on_some_of_the_texts(monkeypatch, caplog):
+    now, encoded = [0.0], []
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+
+    def slow(encoder, texts, **others):
+        now[0] += len(texts) / 128
+        encoded.append(len(texts))
+        return plain(encoder, texts, **others)
+
+    plain = encode.encode_corpus
+    monkeypatch.setattr(encode, "encode_corpus", slow)
+    settings = {"time_budget": 10.0, "epochs": 1}
+    with caplog.at_level("INFO", logger="labelwise"):
+        made(settings, {"frozen": True}, valid_fraction=0.0).fit(planted("texts", n_documents=1000))
+    assert encoded == [128, 512], "half of the time, without that of the first few"
+    assert "512 of 1,000 documents" in caplog.text
 
 
 def test_encoder_and_head_are_where_the_loop_trains_them(monkeypatch):

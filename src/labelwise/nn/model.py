@@ -188,7 +188,6 @@ def train_text_network(
                 pace = (time.monotonic() - begin) / len(given[0])
                 history = _train_watched(network.head, parts, alone, None, stage, "training the head")
             step = STEP_COST * pace * training.batch_size * training.accumulate
-            step = STEP_COST * pace * training.batch_size * training.accumulate
             if on_rank_zero(lambda: job.budget.remaining() <= step):
                 job.budget.end_early()
                 log.info("training: left out, only the head is trained: the time budget does not allow a step of both")
