@@ -127,9 +127,7 @@ def check_saved(member: Any, number: int) -> None:
 
 
 def check_members(members: Sequence[Any]) -> None:
-    """Raise an error that training would raise for any data: no members, missing models, files or packages."""
-    if not members:
-        raise ConfigError("members: an ensemble needs at least one model; give paths of saved models or runs")
+    """Raise an error that training would raise for any data: missing models, files or packages."""
     for number, member in enumerate(members):
         check_saved(member, number)
         if is_fresh(member):

@@ -46,6 +46,7 @@ from labelwise.metrics.names import parse_metric
 from labelwise.model.method import Method
 from labelwise.runtime.job import Job
 
+NO_MEMBERS = "members: an ensemble needs at least one model; give paths of saved models or runs"
 Members = Annotated[
     list[Any],
     BeforeValidator(checked_members),
@@ -61,7 +62,7 @@ def ensemble_cost(config: Any, shape: DataShape, constants: Constants) -> Cost:
         raise ConfigError(f"members: {saved[0]} is trained already; plan the configs of the members instead")
     members = [opened(member, number) for number, member in enumerate(config.members)]
     if not members:
-        raise ConfigError("members: an ensemble needs at least one model; give paths of saved models or runs")
+        raise ConfigError(NO_MEMBERS)
     costs = []
     for number, member in enumerate(members):
         if member.cost is None:
@@ -149,6 +150,8 @@ class Ensemble(Method):
     def _fit(self, train: Dataset | None, valid: Dataset | None, job: Job) -> EnsembleModel:
         """`train` are documents to train members on or, if all of them are trained, held-out ones; None: none."""
         config = self.config
+        if not config.members:
+            raise ConfigError(NO_MEMBERS)
         members = [opened(member, number) for number, member in enumerate(config.members)]
         first, held_out = None, train if valid is None else valid
         if not all(map(is_fitted, members)):

@@ -28,7 +28,7 @@ import numpy as np
 
 from labelwise.formatting import duration
 from labelwise.runtime.budget import NO_LIMIT, RECORD_FILE, Budget, spending
-from labelwise.runtime.each import Each, Key
+from labelwise.runtime.each import Each
 from labelwise.runtime.finished import fingerprint
 from labelwise.runtime.progress import stage as shown_stage
 from labelwise.runtime.ranks import on_rank_zero, rank
@@ -121,7 +121,7 @@ class Job:
     def each(
         self,
         name: str,
-        keys: Sequence[Key],
+        keys: Sequence[Any],
         make: Callable[[Any, Job, Any], Mapping[Any, Any]],
         shared: Any = None,
         *,
@@ -131,7 +131,7 @@ class Job:
         train: bool = True,
         complete: bool = False,
         stored: Stored = ARRAYS,
-    ) -> dict[Key, Any]:
+    ) -> dict[Any, Any]:
         """Results by key, those that are missing made in groups by `make(shared, job, keys)`.
 
         They do not depend on each other, so that any process may make any of them. Where time is spent, those left are
