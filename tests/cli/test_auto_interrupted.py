@@ -2,6 +2,7 @@
 
 import sys
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,10 +98,10 @@ def test_nothing_is_decided_by_a_model_that_the_budget_has_ended(place, complete
     """`tree` is ended early, the rest has time: `soft` is better than it, which says nothing about `soft`."""
     plain, calls = LinearTree._fit, []
 
-    def fit(self, data, kind, valid, job):
+    def fit(self, train, valid, job):
         calls.append(self)
         budget = job.budget.part(0.0) if len(calls) == 1 else job.budget
-        return plain(self, data, kind, valid, job.within(budget))
+        return plain(self, train, valid, replace(job, budget=budget))
 
     monkeypatch.setattr(LinearTree, "_fit", fit)
     with steady():

@@ -155,7 +155,7 @@ def test_words_of_a_batch_are_those_of_single_explanations(folder):
         top = model.predict(data, k=3, threshold=0.01)
         documents = lw.model.inputs.as_documents(data, "texts", None)
         fast, slow = (
-            model._top_contributions(documents, top.ids, 3),
+            model.fitted_.contributions(documents, top.ids, 3),
             contributions_one_by_one(model, documents, top.ids, 3),
         )
         assert (fast[0] == slow[0]).all()

@@ -30,7 +30,8 @@ def tokenizer(texts):
 
 def rows_of(tokens, documents):
     batch = tokens.batch(np.asarray(documents))
-    return [ids[mask].tolist() for ids, mask in zip(batch.ids, batch.mask, strict=True)], batch
+    ids, mask, _ = batch.arrays
+    return [row[real].tolist() for row, real in zip(ids, mask, strict=True)], batch
 
 
 def test_the_trained_tokenizer_is_always_the_same(texts, tokenizer):
@@ -78,7 +79,7 @@ def test_windows_follow_each_other(texts, tokenizer):
         expected += [[2, *window, 3] for window in windows]
         owners += [place] * len(windows)
     assert rows == expected
-    assert batch.documents.tolist() == owners
+    assert batch.arrays[2].tolist() == owners
     assert len(tokens) == len(texts)
 
 
@@ -86,7 +87,7 @@ def test_batches_of_windows_keep_to_the_number_of_tokens(texts, tokenizer):
     tokens = tokenizer.encode(texts, EncoderConfig(max_length=10, long_texts="windows", windows=3))
     assert np.diff(tokens.windows).max() == 3
     for documents in length_batches(tokens.lengths, None, 60, seed=0, epoch=0):
-        assert tokens.batch(documents).ids.size <= 60
+        assert tokens.batch(documents).arrays[0].size <= 60
 
 
 def test_more_texts_than_a_chunk_and_none(tokenizer):

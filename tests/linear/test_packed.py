@@ -1,6 +1,5 @@
 """Packed weights: the same weights as by row, damage that is found at opening or at first use, folders of version 1."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import labelwise as lw
-from common import same_predictions
-from conformance.planted import planted_features
 from labelwise.errors import ModelFormatError
-from labelwise.io.folder import MANIFEST, STATE_FILE
-from labelwise.io.tensors import map_tensors, write_tensor_file
 from labelwise.linear.packed import PackedWeights
 from labelwise.linear.search import beam_search
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
@@ -115,66 +109,6 @@ def test_damage_is_found_when_the_chunk_is_used_first(tmp_path):
     assert opened.checked.tolist() == [1, 0, 0, 0]
     with pytest.raises(ModelFormatError, match="the weights of x are damaged"):
         beam_search(documents, [root(), opened], np.arange(60), 4, 3)
-
-
-def old_layout(level, prefix):
-    """A level as folders of version 1 have it: a fourth of a row is enough to fill it with zeros."""
-    rows = level.unpacked()
-    widths = np.repeat(np.diff(rows.children_offsets), np.diff(rows.chunk_offsets))
-    lanes, values, counts = [], [], []
-    for row, width in enumerate(widths):
-        entries = slice(*rows.row_offsets[row : row + 2])
-        own, weights = rows.lanes[entries], rows.values[entries]
-        if len(own) >= 0.25 * width:
-            filled = np.zeros(width, weights.dtype)
-            filled[own] = weights
-            own, weights = np.arange(width), filled
-        lanes.append(own)
-        values.append(weights)
-        counts.append(len(own))
-    return {
-        f"{prefix}.chunk_offsets": rows.chunk_offsets, f"{prefix}.features": rows.features,
-        f"{prefix}.row_offsets": np.cumsum([0, *counts]), f"{prefix}.lanes": np.concatenate(lanes).astype(np.uint8),
-        f"{prefix}.values": np.concatenate(values), f"{prefix}.bias": rows.bias, f"{prefix}.scales": rows.scales,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_a_folder_of_version_1_is_read(tmp_path, precision):
-    data = planted_features(150, 24)
-    model = lw.LinearTree(trees=2, leaf_size=4, precision=precision).fit(data)
-    model.save(tmp_path / "model")
-    tensors = {key: array for key, array in map_tensors(tmp_path / "model" / STATE_FILE).items() if ".level" not in key}
-    for number, (_, levels) in enumerate(model.trees_):
-        for depth, level in enumerate(levels):
-            tensors |= old_layout(level, f"tree{number}.level{depth}")
-    write_tensor_file(tmp_path / "model" / STATE_FILE, tensors)
-    path = tmp_path / "model" / MANIFEST
-    manifest = json.loads(path.read_text())
-    manifest["files"].pop(STATE_FILE)
-    manifest["format_version"] = 1
-    rewrite(tmp_path / "model", manifest)
-    old = lw.load(tmp_path / "model")
-    same_predictions(old.predict(data, k=5), model.predict(data, k=5))
-    old.save(tmp_path / "new")
-    assert json.loads((tmp_path / "new" / MANIFEST).read_text())["format_version"] == 2
-    assert (tmp_path / "new" / STATE_FILE).stat().st_size < (tmp_path / "model" / STATE_FILE).stat().st_size
-    same_predictions(lw.load(tmp_path / "new").predict(data, k=5), model.predict(data, k=5))
-    tensors["tree0.level0.row_offsets"] = tensors["tree0.level0.row_offsets"][::-1].copy()
-    write_tensor_file(tmp_path / "model" / STATE_FILE, tensors)
-    rewrite(tmp_path / "model", manifest)
-    with pytest.raises(ModelFormatError, match=r"weights of tree0\.level0 are damaged"):
-        lw.load(tmp_path / "model")
-
-
-def rewrite(folder, manifest):
-    """A manifest with the size and hash that the state has now."""
-    import hashlib
-
-    content = (folder / STATE_FILE).read_bytes()
-    entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    files = {**manifest["files"], STATE_FILE: entry}
-    (folder / MANIFEST).write_text(json.dumps({**manifest, "files": files}))
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])

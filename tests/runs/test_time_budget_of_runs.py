@@ -8,6 +8,7 @@ import labelwise as lw
 from cli.commands import labelwise
 from common import Clock
 from conformance.planted import planted
+from labelwise.linear.model import LinearModel
 from labelwise.runs.run_time import RunTime
 
 
@@ -58,13 +59,13 @@ def test_stages_have_their_parts(clock, tmp_path):
 
 
 def test_scores_are_those_of_the_documents_there_was_time_for(clock, config, monkeypatch):
-    predict = lw.LinearTree._predict
+    best = LinearModel.top
 
-    def slow(self, data, k):
-        clock.now += 0.5 * len(data)
-        return predict(self, data, k)
+    def slow(self, documents, k, config):
+        clock.now += 0.5 * len(documents)
+        return best(self, documents, k, config)
 
-    monkeypatch.setattr(lw.LinearTree, "_predict", slow)
+    monkeypatch.setattr(LinearModel, "top", slow)
     done = labelwise("train", config)
     run = config.parent / "run"
     results = json.loads((run / "results.json").read_text())
@@ -103,9 +104,9 @@ def test_a_run_that_was_stopped_does_not_get_its_time_again(clock, config, monke
     budgets = []
     fit = lw.LinearTree._fit
 
-    def noted(self, data, kind, valid, job):
+    def noted(self, train, valid, job):
         budgets.append(job.budget.remaining())
-        fit(self, data, kind, valid, job)
+        return fit(self, train, valid, job)
 
     monkeypatch.setattr(lw.LinearTree, "_fit", noted)
     labelwise("train", config)

@@ -50,7 +50,7 @@ def test_a_run_learns_from_both(folder):
     model = lw.load(folder / "runs" / "run" / "model")
     test = lw.Dataset(texts=without_words(TEST).texts, features=vectors_of(TEST))
     assert lw.evaluate(model.predict(test, k=1), TEST, "P@1")["P@1"] > 0.9
-    assert "vector[" in model._feature_names(np.array([model.tfidf_.n_features]))[0]
+    assert "vector[" in model.fitted_.names(np.array([model.tfidf_.n_features]))[0]
     words = model.tfidf_.transform(test.texts)
     direct = lw.LinearFlat().fit(
         Blocks(model.tfidf_.transform(without_words(TRAIN).texts), 2 * vectors_of(TRAIN)), TRAIN.labels

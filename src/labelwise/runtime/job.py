@@ -216,10 +216,6 @@ class Job:
         if self.identity:
             self._before.append(fingerprint(*parts))
 
-    def within(self, budget: Budget) -> Job:
-        """The same job with another budget; leaves with the old methods."""
-        return replace(self, budget=budget)
-
     # --- small parts ---
 
     def _claim(self, name: str) -> None:
