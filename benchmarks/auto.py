@@ -54,7 +54,7 @@ def measure(folder: Path, budget: str, limit: int | None, runs: Path) -> dict[st
     from labelwise.io.json import read_json
     from labelwise.io.run_folder import AUTO, CONFIG
     from labelwise.io.run_folder import RESULTS as SCORES
-    from labelwise.metrics.paired import PairedScores, saved_predictions
+    from labelwise.metrics.saved_predictions import PairedScores, saved_predictions
     from labelwise.model.method import load
     from labelwise.report.schema import AutoRecord, Results
     from labelwise.runs.config import run_config

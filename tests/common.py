@@ -7,7 +7,7 @@ import platform
 import pytest
 
 from labelwise.runtime import memory as kept_memory
-from labelwise.testing.require import same_predictions
+from labelwise.testing.subject import same_predictions
 
 __all__ = ["Clock", "Stop", "default_malloc", "same_predictions"]
 

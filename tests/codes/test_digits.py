@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from labelwise.errors import ConfigError
 from labelwise.labelspace import digits as digit_search
-from labelwise.labelspace.digits import DigitCode, balanced_radices, best_labels_of_digits, group_radices, make_code
+from labelwise.labelspace.digits import (
+    DigitCode,
+    balanced_radices,
+    best_labels_of_digits,
+    group_radices,
+    make_code,
+)
 
 radices_and_labels = st.lists(st.integers(1, 5), min_size=1, max_size=4).flatmap(
     lambda radices: st.tuples(st.just(tuple(radices)), st.integers(max(radices), prod(radices)))

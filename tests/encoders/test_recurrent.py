@@ -9,8 +9,7 @@ import torch
 
 from labelwise.nn.config import OptimiserConfig, RecurrentConfig
 from labelwise.nn.train.optim import make_optimisers
-from labelwise.nn.words.recurrent import RecurrentEncoder
-from labelwise.nn.words.recurrent_passes import Steps
+from labelwise.nn.words.recurrent import RecurrentEncoder, Steps
 from labelwise.runtime.threads import using_threads
 
 LENGTHS = ([5], [7, 7, 7], [9, 4, 4, 1], [6, 5, 4, 3, 2, 1])
@@ -163,7 +162,7 @@ def test_steps_of_lengths():
 def test_directions_leave_every_thread_with_the_same_number_of_threads():
     import threading
 
-    from labelwise.nn.words.recurrent_passes import _each_direction
+    from labelwise.nn.words.recurrent import _each_direction
     from labelwise.runtime.device import torch_threads
     from labelwise.runtime.threads import run_all, using_threads
 

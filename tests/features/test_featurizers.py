@@ -11,7 +11,14 @@ from conformance.planted import planted
 from labelwise.data.csr import Blocks
 from labelwise.data.dataset import Documents
 from labelwise.errors import ConfigError, DataError
-from labelwise.features.featurizers import Given, Words, WordsAndGiven, csr_rows, featurizer_of, saved_featurizer
+from labelwise.features.featurizers import (
+    Given,
+    Words,
+    WordsAndGiven,
+    csr_rows,
+    featurizer_of,
+    saved_featurizer,
+)
 from labelwise.model.fitted import Saved
 from labelwise.runtime.job import Job
 

@@ -8,7 +8,14 @@ from numba import njit
 
 from labelwise.kernels import packing as feature_sets
 from labelwise.kernels import packing as packed_rows
-from labelwise.kernels.intrinsics import BLOCK, BYTES, equal_bytes, lowest_bit, popcount, sum_of_first
+from labelwise.kernels.intrinsics import (
+    BLOCK,
+    BYTES,
+    equal_bytes,
+    lowest_bit,
+    popcount,
+    sum_of_first,
+)
 from labelwise.kernels.jit import jit
 
 look_up, decode, is_sound = (

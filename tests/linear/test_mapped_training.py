@@ -30,7 +30,7 @@ from labelwise.runtime import memory as memory_limit
 from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
 from labelwise.strings import Strings
-from labelwise.testing.memory import resident_memory
+from labelwise.testing.subject import resident_memory
 
 CONFIGS = [
     {},

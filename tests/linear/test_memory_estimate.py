@@ -32,7 +32,7 @@ from labelwise.runs.measure import planted_features
 from labelwise.runtime.job import Job
 from labelwise.runtime.memory import free_memory
 from labelwise.runtime.threads import using_threads
-from labelwise.testing.memory import resident_memory
+from labelwise.testing.subject import resident_memory
 
 GB = 1 << 30
 

@@ -19,7 +19,7 @@ from labelwise.errors import (
     ModelFormatError,
     NotFittedError,
 )
-from labelwise.model.calibration import Calibration, calibrate, choose_threshold, isotonic_blocks
+from labelwise.model.calibration import Calibration, calibration_of, choose_threshold, isotonic_blocks
 from labelwise.topk import TopK
 
 numbers = st.floats(-5, 5, width=32)
@@ -114,7 +114,7 @@ def synthetic(n=4000, seed=0, n_labels=50, k=5):
 
 def test_probabilities_hold_on_fresh_documents_and_the_report_says_so():
     top, data, _ = synthetic()
-    calibration, report = calibrate(top, data)
+    calibration, report = calibration_of(top, data)
     fresh, _, right = synthetic(seed=9)
     found = calibration.apply(fresh).scores
     for low in (0.1, 0.3, 0.5, 0.7):
@@ -134,7 +134,7 @@ def test_probabilities_hold_on_fresh_documents_and_the_report_says_so():
 
 def test_the_threshold_has_the_best_f1_of_all():
     top, data, _ = synthetic(600)
-    calibration, report = calibrate(top, data)
+    calibration, report = calibration_of(top, data)
     probabilities = calibration.apply(top)
 
     def f1(threshold):
@@ -173,11 +173,11 @@ def test_thresholds_against_brute_force(pairs, precision):
 
 def test_a_wanted_precision_and_one_out_of_reach():
     top, data, _ = synthetic(2000)
-    _, report = calibrate(top, data, precision=0.8)
+    _, report = calibration_of(top, data, precision=0.8)
     assert report.reached
     assert report.precision == pytest.approx(0.8, abs=0.03)
     nothing = replace(data, labels=sparse.csr_array(data.labels.shape, dtype=np.float32))
-    calibration, report = calibrate(top, nothing, precision=0.8)
+    calibration, report = calibration_of(top, nothing, precision=0.8)
     assert not report.reached
     assert "cannot be reached" in str(report)
     assert 0 < calibration.threshold <= 1
@@ -186,7 +186,7 @@ def test_a_wanted_precision_and_one_out_of_reach():
 def test_ten_documents_are_enough_and_one_too():
     for n in (1, 2, 10):
         top, data, _ = synthetic(n)
-        _, report = calibrate(top, data)
+        _, report = calibration_of(top, data)
         assert report.n_documents == n
         assert 0 <= report.f1 <= 1
 

@@ -8,7 +8,13 @@ import pytest
 
 import labelwise as lw
 from labelwise.io.folder import MANIFEST, Folder
-from labelwise.model.card import PAGE_FILE, Change, Scores, code, update_card
+from labelwise.model.card import (
+    PAGE_FILE,
+    Change,
+    Scores,
+    code,
+    update_card,
+)
 from labelwise.testing.planted import planted_features, planted_texts
 
 HOSTILE = "<script>alert(1)</script> ![x](http://evil/x.png) `b` | c\n# heading \x1b[31m"

@@ -17,7 +17,7 @@ from labelwise.errors import ConfigError, DataError, ModelFormatError
 from labelwise.model.explanation import top_words
 from labelwise.registry import can
 from labelwise.runtime.job import Job
-from labelwise.testing.require import same_predictions
+from labelwise.testing.subject import same_predictions
 
 SMALL = {"trees": 1, "label_features": 30}
 
@@ -317,7 +317,7 @@ def test_a_member_is_trained_again_if_a_file_that_it_reads_has_changed(parts, tm
         count, tree = fit()
         assert (count, tree.children_offsets(0)[-1]) == (1, 2)
     else:
-        monkeypatch.setattr("labelwise.runtime.finished.RESULT_VERSION", 1000)
+        monkeypatch.setattr("labelwise.runtime.results.RESULT_VERSION", 1000)
         assert fit()[0] == 0
 
 

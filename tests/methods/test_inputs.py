@@ -10,8 +10,7 @@ from scipy import sparse
 import labelwise as lw
 from labelwise.data.csr import Blocks
 from labelwise.errors import DataError
-from labelwise.model.feature_width import FeatureWidth
-from labelwise.model.inputs import as_dataset, as_documents
+from labelwise.model.inputs import FeatureWidth, as_dataset, as_documents
 from labelwise.strings import Strings
 
 ARRAYS = np.arange(2 * 3 * 4 * 5, dtype=np.uint8).reshape(2, 3, 4, 5)

@@ -17,8 +17,7 @@ from labelwise.errors import ConfigError, DataError
 from labelwise.io.folder import Folder, FolderWriter, new_folder
 from labelwise.labelspace.buckets import BucketTables
 from labelwise.runtime.each import Each
-from labelwise.runtime.finished import KEY
-from labelwise.runtime.results import FILE, KIND
+from labelwise.runtime.results import FILE, KEY, KIND
 
 
 @pytest.fixture(scope="module")

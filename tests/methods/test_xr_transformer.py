@@ -233,7 +233,7 @@ def test_a_time_budget_ends_it_with_a_usable_model(data):
 
 def test_memory_is_estimated_before_it_begins(data):
     from labelwise.nn.config import EncoderConfig, TrainingConfig
-    from labelwise.nn.memory import check_fine_tuning_memory, fine_tuning_bytes
+    from labelwise.nn.fine_tuning import check_fine_tuning_memory, fine_tuning_bytes
     from labelwise.nn.text.transformer import open_encoder
 
     encoder = open_encoder(EncoderConfig(**TINY), data.texts, 0)

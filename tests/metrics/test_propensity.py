@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from labelwise.errors import ConfigError, DataError
 from labelwise.metrics.evaluate import evaluate
-from labelwise.metrics.propensity import Propensity, propensity_constants
+from labelwise.metrics.formulas import Propensity, propensity_constants
 from labelwise.topk import TopK
 from metrics import brute_force
 from metrics.brute_force import cases

@@ -13,8 +13,7 @@ import pytest
 from made_up_run import changed_json, make_run, write_card_of_model, write_json, write_lines
 from reading_pages import Page, page_of
 
-from labelwise.metrics.groups import GroupRow
-from labelwise.metrics.propensity import Propensity
+from labelwise.metrics.formulas import GroupRow, Propensity
 from labelwise.metrics.result import Evaluation
 from labelwise.model.card import Card, Change
 from labelwise.report.run import write_report

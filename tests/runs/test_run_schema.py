@@ -10,7 +10,13 @@ from labelwise.errors import DataError
 from labelwise.io import run_folder
 from labelwise.io.json import read_json
 from labelwise.report import schema as report_schema
-from labelwise.report.schema import Calibration, Machine, Results, State, read_metrics
+from labelwise.report.schema import (
+    Calibration,
+    Machine,
+    Results,
+    State,
+    read_metrics,
+)
 from labelwise.runs.config import run_config
 from labelwise.runs.train import train
 

@@ -7,7 +7,13 @@ from torch import nn
 
 from labelwise.errors import ConfigError
 from labelwise.nn.config import OptimiserConfig
-from labelwise.nn.train.optim import RowOptimiser, clip_adaptively, clip_gradients, make_optimisers, rates
+from labelwise.nn.train.optim import (
+    RowOptimiser,
+    clip_adaptively,
+    clip_gradients,
+    make_optimisers,
+    rates,
+)
 
 # As in torch's documentation; the study this toolkit repeats had Adagrad's and Adadelta's swapped.
 DEFAULTS = {

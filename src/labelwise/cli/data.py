@@ -18,7 +18,13 @@ from labelwise.formatting import cut, number, percent, printable
 
 if TYPE_CHECKING:
     from labelwise.data.dataset import Dataset
-    from labelwise.data.describe import DocumentNote, FigureComparison, LabelCount, SplitStatistics, Statistics
+    from labelwise.data.describe import (
+        DocumentNote,
+        FigureComparison,
+        LabelCount,
+        SplitStatistics,
+        Statistics,
+    )
     from labelwise.data.options import ReadOptions
 
 

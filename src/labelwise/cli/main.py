@@ -24,51 +24,21 @@ from labelwise.cli import (
     report,
     train,
 )
-from labelwise.cli import (
-    models as calibrate,
-)
-from labelwise.cli import (
-    models as import_model,
-)
-from labelwise.cli import (
-    models as info,
-)
-from labelwise.cli import (
-    models as learn,
-)
-from labelwise.cli import (
-    models as shrink,
-)
-from labelwise.cli import (
-    predict as encode,
-)
-from labelwise.cli import (
-    predict as evaluate,
-)
-from labelwise.cli import (
-    predict as explain,
-)
-from labelwise.cli import (
-    predict as verify,
-)
-from labelwise.cli import (
-    report as compare,
-)
-from labelwise.cli import (
-    report as config,
-)
-from labelwise.cli import (
-    report as demo,
-)
-from labelwise.cli import (
-    report as serve,
-)
-from labelwise.cli import (
-    train as auto,
-)
-from labelwise.cli import (
-    train as sweep,
-)
+from labelwise.cli import models as calibrate
+from labelwise.cli import models as import_model
+from labelwise.cli import models as info
+from labelwise.cli import models as learn
+from labelwise.cli import models as shrink
+from labelwise.cli import predict as encode
+from labelwise.cli import predict as evaluate
+from labelwise.cli import predict as explain
+from labelwise.cli import predict as verify
+from labelwise.cli import report as compare
+from labelwise.cli import report as config
+from labelwise.cli import report as demo
+from labelwise.cli import report as serve
+from labelwise.cli import train as auto
+from labelwise.cli import train as sweep
 from labelwise.cli.quiet import accept_quiet, be_quiet
 from labelwise.cli.terminal import LogFormatter, echo, note_begin
 from labelwise.cli.termination import ending_on_sigterm

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labelwise.cli.terminal import LogFormatter, echo
-from labelwise.formatting import counted, cut, duration, percent, printable
+from labelwise.formatting import (
+    counted,
+    cut,
+    duration,
+    percent,
+    printable,
+)
 from labelwise.io.json import read_json
 from labelwise.io.run_folder import MODEL, REPORT, RESULTS
 from labelwise.metrics.result import tie_remarks

@@ -309,7 +309,7 @@ def encode_command(
     from labelwise.io.folder import MANIFEST
     from labelwise.io.run_folder import model_folder
     from labelwise.nn.config import EncoderConfig
-    from labelwise.nn.text.encoder_files import matcher_settings
+    from labelwise.nn.text.saved_encoder import matcher_settings
     from labelwise.runs.data import Request
     from labelwise.runtime.tasks import Launcher
 

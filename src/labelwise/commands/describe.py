@@ -28,7 +28,13 @@ from labelwise.model.folder import (
 )
 from labelwise.model.method import Method
 from labelwise.registry import can, method_class
-from labelwise.report.schema import TRIED, AutoRecord, Results, State, read_metrics
+from labelwise.report.schema import (
+    TRIED,
+    AutoRecord,
+    Results,
+    State,
+    read_metrics,
+)
 from labelwise.runs.folder import has_run, is_begun, is_interrupted
 from labelwise.runtime.budget import RECORD_FILE
 from labelwise.runtime.job import SAMPLED

@@ -32,8 +32,8 @@ from labelwise.runs.data import (
     warn_empty,
 )
 from labelwise.runs.train import manifest_hash, to_send
-from labelwise.runtime.finished import fingerprint
 from labelwise.runtime.progress import Progress, progress
+from labelwise.runtime.results import fingerprint
 from labelwise.runtime.tasks import HERE, Tasks
 from labelwise.strings import Strings
 

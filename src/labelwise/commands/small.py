@@ -12,7 +12,13 @@ import numpy as np
 
 from labelwise.config import ConfigSource
 from labelwise.data.dataset import Dataset
-from labelwise.data.faces import Pairs, TemplateProtocol, is_protocol, read_pairs, read_protocol
+from labelwise.data.faces import (
+    Pairs,
+    TemplateProtocol,
+    is_protocol,
+    read_pairs,
+    read_protocol,
+)
 from labelwise.data.images import open_image
 from labelwise.errors import DataError
 from labelwise.io.run_folder import CONFIG, is_run_folder, model_folder

@@ -14,10 +14,23 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from labelwise.data.csr import Blocks, check_distinct, labels_from_lists, pick_rows, positions_in
+from labelwise.data.csr import (
+    Blocks,
+    check_distinct,
+    labels_from_lists,
+    pick_rows,
+    positions_in,
+)
 from labelwise.data.hashing import document_hashes, hash_fractions
 from labelwise.errors import ConfigError, DataError, did_you_mean
-from labelwise.io.tensors import are_offsets, counts_of, in_pieces, in_range, mapping_of, release_pages
+from labelwise.io.tensors import (
+    are_offsets,
+    counts_of,
+    in_pieces,
+    in_range,
+    mapping_of,
+    release_pages,
+)
 from labelwise.strings import Strings
 
 Features = sparse.csr_array | np.ndarray | Blocks

@@ -15,7 +15,13 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.dataset import Dataset
-from labelwise.data.options import LABEL_NAMES, ReadOptions, files_in, plain_name, stem_and_extension
+from labelwise.data.options import (
+    LABEL_NAMES,
+    ReadOptions,
+    files_in,
+    plain_name,
+    stem_and_extension,
+)
 from labelwise.data.out_of_core import concatenate_texts
 from labelwise.data.stream import line_bounds, text_blocks
 from labelwise.data.vocabulary import is_thesaurus, read_thesaurus

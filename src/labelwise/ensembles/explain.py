@@ -10,7 +10,13 @@ import numpy as np
 
 from labelwise.ensembles.model import EnsembleModel, documents_for
 from labelwise.linear.trees import MISSING, Candidates, side_by_side
-from labelwise.model.explanation import Explanation, Term, contributions, feature_names, labels_to_explain
+from labelwise.model.explanation import (
+    Explanation,
+    Term,
+    contributions,
+    feature_names,
+    labels_to_explain,
+)
 from labelwise.model.explanation_text import (
     causes,
     named_score,

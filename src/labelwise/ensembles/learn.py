@@ -21,8 +21,8 @@ from labelwise.ensembles.combine import CALIBRATED, Combination, normalized
 from labelwise.ensembles.model import EnsembleModel, MergedLabels, member_top
 from labelwise.errors import DataError
 from labelwise.linear.trees import MISSING, Candidates, side_by_side
+from labelwise.metrics.formulas import discounts
 from labelwise.metrics.names import Metric, parse_metric
-from labelwise.metrics.ranking import discounts
 from labelwise.model.calibration import Calibration, are_right
 from labelwise.model.inputs import Overlap, predict_in_blocks, split_for_early_stopping
 from labelwise.model.method import Method

@@ -22,9 +22,8 @@ from labelwise.model.identity import fit_identity
 from labelwise.model.inputs import kinds_to_train_on
 from labelwise.model.method import Method, load, load_folder
 from labelwise.registry import method_class
-from labelwise.runtime.finished import fingerprint
 from labelwise.runtime.job import Job
-from labelwise.runtime.results import Stored
+from labelwise.runtime.results import Stored, fingerprint
 
 PATH, FINGERPRINT, METHOD, MODEL = "path", "fingerprint", "method", "model"
 ACCEPTED = "a path of a model or a run, a mapping with `method` and its parameters, or a model"

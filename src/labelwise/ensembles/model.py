@@ -16,10 +16,9 @@ from labelwise.errors import ConfigError, DataError, LabelwiseError, ModelFormat
 from labelwise.io.folder import get_tensor
 from labelwise.linear.trees import side_by_side
 from labelwise.model.card import CORE_PACKAGES, Card, TrainingData, now
-from labelwise.model.feature_width import FeatureWidth
 from labelwise.model.fitted import Saved
 from labelwise.model.folder import SavedModel
-from labelwise.model.inputs import Documents, Overlap, TrainingDocuments
+from labelwise.model.inputs import Documents, FeatureWidth, Overlap, TrainingDocuments
 from labelwise.model.label_file import ModelLabels
 from labelwise.model.method import Method
 from labelwise.model.predictions import LabelFilter

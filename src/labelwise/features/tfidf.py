@@ -25,7 +25,13 @@ from labelwise.data.csr import MappedCsrBuilder, read_only
 from labelwise.data.out_of_core import concatenate_texts, text_groups
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
 from labelwise.features.rows import FeatureRows
-from labelwise.features.text_blocks import BLOCK_BYTES, RowRange, Worker, joined, process_texts
+from labelwise.features.text_blocks import (
+    BLOCK_BYTES,
+    RowRange,
+    Worker,
+    joined,
+    process_texts,
+)
 from labelwise.features.tfidf_config import LINEAR_TFIDF as LINEAR_TFIDF
 from labelwise.features.tfidf_config import TfidfConfig
 from labelwise.features.vocabulary import (
@@ -49,7 +55,13 @@ from labelwise.features.words import Rewriter, RewriterPool, WordAnalysis
 from labelwise.io import tensors as pages
 from labelwise.io.folder import get_tensor, strings_from_tensors, strings_to_tensors
 from labelwise.kernels.characters import character_codes, look_up_characters
-from labelwise.kernels.term_rows import UNKNOWN, count_kept, look_up, write_columns, write_rows
+from labelwise.kernels.term_rows import (
+    UNKNOWN,
+    count_kept,
+    look_up,
+    write_columns,
+    write_rows,
+)
 from labelwise.kernels.term_table import as_bytes, as_positions
 from labelwise.kernels.words import folding_table
 from labelwise.runtime.threads import run_all

@@ -9,9 +9,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from labelwise.kernels.intrinsics import BLOCK, LANES, add_spans, array_at, as_float, prefetch, sort_from_bit
+from labelwise.kernels.intrinsics import (
+    BLOCK,
+    LANES,
+    add_spans,
+    array_at,
+    as_float,
+    prefetch,
+    sort_from_bit,
+)
 from labelwise.kernels.jit import inner, jit
-from labelwise.kernels.packing import SOUND, WANTED, decode, look_up, row_begin
+from labelwise.kernels.packing import (
+    SOUND,
+    WANTED,
+    decode,
+    look_up,
+    row_begin,
+)
 from labelwise.topk import NO_LABEL
 
 _LOW = 0xFFFFFFFF

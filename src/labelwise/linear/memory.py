@@ -20,7 +20,13 @@ from scipy import sparse
 from labelwise.config import Decides
 from labelwise.data.csr import Blocks, csr_of, pick_rows
 from labelwise.errors import ConfigError
-from labelwise.features.rows import ENTRY_BYTES, FeatureRows, batches_of, hold_rows, is_mapped
+from labelwise.features.rows import (
+    ENTRY_BYTES,
+    FeatureRows,
+    batches_of,
+    hold_rows,
+    is_mapped,
+)
 from labelwise.formatting import size
 from labelwise.io.tensors import mapping_of
 from labelwise.labelspace.tree import LabelTree

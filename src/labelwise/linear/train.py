@@ -28,10 +28,22 @@ from labelwise.features.featurizers import Given, Words
 from labelwise.features.labels import pifa, with_label_texts
 from labelwise.features.rows import FeatureOrder, FeatureRows, OrderedFeatures, is_mapped
 from labelwise.io import folder as store
-from labelwise.io.tensors import all_finite, are_sizes, counts_of, in_range, is_increasing
+from labelwise.io.tensors import (
+    all_finite,
+    are_sizes,
+    counts_of,
+    in_range,
+    is_increasing,
+)
 from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.given import UserInput
-from labelwise.linear.memory import bytes_of, check_memory, clustering_need, clusters_at_once, training_need
+from labelwise.linear.memory import (
+    bytes_of,
+    check_memory,
+    clustering_need,
+    clusters_at_once,
+    training_need,
+)
 from labelwise.linear.packed import PackedWeights
 from labelwise.linear.search import beam_search
 from labelwise.linear.settings import TrainingSettings
@@ -49,9 +61,9 @@ from labelwise.linear.solver import (
 from labelwise.linear.trees import LinearTrees, TrainingStatistics, document_counts
 from labelwise.linear.weights import ChunkedWeights, ChunkPart
 from labelwise.runtime.budget import NO_LIMIT
-from labelwise.runtime.finished import find_finished, keep_finished
 from labelwise.runtime.job import Job
 from labelwise.runtime.progress import progress, stage_name
+from labelwise.runtime.results import find_finished, keep_finished
 from labelwise.runtime.tasks import HERE, Shared, Tasks, refuse_time_budget
 
 # --- shards ---

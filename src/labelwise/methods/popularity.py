@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 
 from labelwise.config import Config as BaseConfig
-from labelwise.costs import BASE_BYTES, HASH_BYTES, NAME_BYTES, Constants, Cost, DataShape
+from labelwise.costs import (
+    BASE_BYTES,
+    HASH_BYTES,
+    NAME_BYTES,
+    Constants,
+    Cost,
+    DataShape,
+)
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ModelFormatError
 from labelwise.io.folder import get_tensor

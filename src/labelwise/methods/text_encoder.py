@@ -19,7 +19,13 @@ from labelwise.data.dataset import Dataset
 from labelwise.model.folder import documents_of_encoder
 from labelwise.model.inputs import hold_out
 from labelwise.model.method import Method
-from labelwise.nn.config import HeadConfig, OptimiserConfig, ScheduleConfig, TextNetworkConfig, TrainingConfig
+from labelwise.nn.config import (
+    HeadConfig,
+    OptimiserConfig,
+    ScheduleConfig,
+    TextNetworkConfig,
+    TrainingConfig,
+)
 from labelwise.nn.cost import text_network_cost
 from labelwise.nn.model import MAX_VALID_TEXTS, TextModel, texts_of, train_text_network
 from labelwise.runtime.job import Job

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from labelwise.errors import ConfigError
-from labelwise.metrics.ranking import ratio
+from labelwise.metrics.formulas import ratio
 
 RESAMPLING_GROUPS = 4096
 LEVEL = 0.95

@@ -1,290 +1,269 @@
-"""DocumentBlock: consecutive documents and the arrays that metrics share, each computed once, when a metric needs it.
+"""Precision, recall, R-precision and nDCG at k.
 
-A block holds at most one document per resampling group (see bootstrap.py), 4096 in all. Its arrays fit in the
-processor's cache, and sums over blocks do not depend on how the documents were split into calls of `update`.
+Each formula returns a numerator and a denominator per document of a block; the metric is the sum of numerators
+divided by the sum of denominators. An average over documents has a denominator of 1 per document. Keeping the two
+separate lets documents be streamed and resampled, and makes precision a ratio of whole numbers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import sparse
 
-from labelwise.errors import ConfigError, DataError
-from labelwise.kernels import metrics as kernels
-from labelwise.metrics.bootstrap import RESAMPLING_GROUPS
-from labelwise.metrics.ranking import Terms, discounts, ratio
-from labelwise.topk import TopK
+from labelwise.errors import ConfigError, did_you_mean
 
-NO_WEIGHTS = np.zeros(1)
-_PROBLEMS = {
-    kernels.OUT_OF_RANGE: "label id {label} is out of range; there are {n_labels:,} labels, ids start at 0",
-    kernels.DUPLICATE: "label id {label} is predicted twice; a row may not contain duplicates",
-    kernels.SCORE_IS_NAN: "the score of label id {label} is NaN, which has no rank",
-    kernels.UNSORTED: "the score is higher than the one before; a row must be sorted by score, best first",
-    kernels.AFTER_PADDING: "label id {label} follows an empty position; empty positions (-1) come last in a row",
+if TYPE_CHECKING:
+    from labelwise.metrics.block import DocumentBlock
+
+
+Terms = tuple[np.ndarray, np.ndarray | int]
+
+
+def precision(block: DocumentBlock, k: int) -> Terms:
+    """P@k: hits among the first k predictions divided by k, also for documents with fewer labels or predictions."""
+    return block.hit_counts[:, k], k
+
+
+def recall(block: DocumentBlock, k: int) -> Terms:
+    """R@k: hits among the first k predictions divided by the number of labels."""
+    return ratio(block.hit_counts[:, k], block.n_true), 1
+
+
+def r_precision(block: DocumentBlock, k: int) -> Terms:
+    """RP@k: hits among the first k predictions divided by the largest possible number, min(k, labels)."""
+    return ratio(block.hit_counts[:, k], np.minimum(block.n_true, k)), 1
+
+
+def ndcg(block: DocumentBlock, k: int) -> Terms:
+    """nDCG@k: DCG divided by the ideal DCG, that of min(k, labels) hits at the top."""
+    return ratio(block.discounted[:, k], block.ideal[np.minimum(block.n_true, k)]), 1
+
+
+RANKING: dict[str, Callable[[DocumentBlock, int], Terms]] = {
+    "P": precision,
+    "R": recall,
+    "RP": r_precision,
+    "nDCG": ndcg,
 }
 
 
-class DocumentBlock:
-    """Predictions and truth of consecutive documents.
+def ratio(numerator: Any, denominator: Any) -> np.ndarray:
+    """Numerator divided by denominator, and 0 where the denominator is 0."""
+    above, below = np.broadcast_arrays(np.asarray(numerator, float), np.asarray(denominator, float))
+    return np.divide(above, below, out=np.zeros(above.shape), where=below > 0)
+
+
+def discounts(k: int) -> np.ndarray:
+    """The weight of a hit at ranks 1 to k: 1 / log2(rank + 1)."""
+    return 1.0 / np.log2(np.arange(2, k + 2))
+
+
+# --- propensity ---
+# Propensity-scored precision and nDCG: rare labels count more, as they are missing from the truth more often.
+#
+# Jain, Prabhu and Varma (KDD 2016): a label with N_l of N training documents is assumed to be annotated, where it
+# applies, with probability p_l = 1 / (1 + C (N_l + B)^-A), C = (ln N - 1) (B + 1)^A. Each hit counts 1 / p_l.
+# The metric is the sum over all documents divided by the sum of the ideal lists, which rank each document's labels
+# by 1 / p_l: a ratio of sums.
+
+DEFAULT = (0.55, 1.5)
+_WIKIPEDIA, _AMAZON = (0.5, 0.4), (0.6, 2.6)
+
+# A and B as the authors of the data sets use them. AmazonCat, Wiki10 and WikiSeeAlso have the default values,
+# although several programs choose by "amazon" or "wiki" in the name.
+CONSTANTS: dict[str, tuple[float, float]] = {
+    "default": DEFAULT,
+    "wikipedia": _WIKIPEDIA,
+    "WikiLSHTC-325K": _WIKIPEDIA,
+    "WikiTitles-500K": _WIKIPEDIA,
+    "LF-WikiTitles-500K": _WIKIPEDIA,
+    "Wiki-500K": _WIKIPEDIA,
+    "Wikipedia-500K": _WIKIPEDIA,
+    "LF-Wikipedia-500K": _WIKIPEDIA,
+    "amazon": _AMAZON,
+    "Amazon-670K": _AMAZON,
+    "Amazon-3M": _AMAZON,
+    "AmazonTitles-670K": _AMAZON,
+    "AmazonTitles-3M": _AMAZON,
+    "LF-Amazon-131K": _AMAZON,
+    "LF-AmazonTitles-131K": _AMAZON,
+    "LF-AmazonTitles-1.3M": _AMAZON,
+    "EURLex-4K": DEFAULT,
+    "EURLEX57K": DEFAULT,
+    "AmazonCat-13K": DEFAULT,
+    "AmazonCat-14K": DEFAULT,
+    "Wiki10-31K": DEFAULT,
+    "Delicious-200K": DEFAULT,
+    "Delicious": DEFAULT,
+    "Bibtex": DEFAULT,
+    "Mediamill": DEFAULT,
+    "RCV1-2K": DEFAULT,
+    "WikiSeeAlso-350K": DEFAULT,
+    "WikiSeeAlsoTitles-350K": DEFAULT,
+    "LF-WikiSeeAlso-320K": DEFAULT,
+    "LF-WikiSeeAlsoTitles-320K": DEFAULT,
+}
+
+
+@dataclass(frozen=True)
+class Propensity:
+    """The constants A and B and the number of training documents N, to be reported with every PSP value."""
+
+    a: float
+    b: float
+    n_documents: int
+
+    def weights(self, counts: np.ndarray) -> np.ndarray:
+        """1 / p_l of labels with these numbers of training documents, which may be 0."""
+        # Below three documents C would be negative and rare labels would count less than frequent ones.
+        c = max(math.log(self.n_documents) - 1.0, 0.0) * (self.b + 1.0) ** self.a
+        return 1.0 + c * (np.asarray(counts, float) + self.b) ** -self.a
+
+
+def propensity_constants(given: str | tuple[float, float] | None) -> tuple[float, float]:
+    """A and B from the name of a data set or family, a pair, or None for the default 0.55 and 1.5."""
+    if given is None:
+        return DEFAULT
+    if isinstance(given, str):
+        for name, constants in CONSTANTS.items():
+            if _plain(name) == _plain(given):
+                return constants
+        raise ConfigError(
+            f"there are no propensity constants for '{given}'; {did_you_mean(given, CONSTANTS)} "
+            "Give a pair (A, B) for other data, or 'default' for (0.55, 1.5)."
+        )
+    try:
+        a, b = (float(number) for number in given)
+    except (TypeError, ValueError):
+        raise ConfigError(f"propensity is a name or a pair of numbers (A, B), got {given!r}") from None
+    if not (math.isfinite(a) and math.isfinite(b) and a >= 0 and b > 0):
+        raise ConfigError(f"propensity constants need A >= 0 and B > 0, got A={a}, B={b}")
+    return a, b
+
+
+def _plain(name: str) -> str:
+    """A data set's name in lower case, without hyphens, underscores and spaces."""
+    return "".join(letter for letter in name.lower() if letter.isalnum() or letter == ".")
+
+
+def ps_precision(block: DocumentBlock, k: int) -> Terms:
+    """PSP@k: sum of the weights of the hits, divided by the largest possible sum."""
+    return block.gain_sums[:, k], block.best_gain_sums[:, k]
+
+
+def ps_ndcg(block: DocumentBlock, k: int) -> Terms:
+    """PSnDCG@k: PSP with discounts; a document's numerator and denominator are divided by its ideal unweighted DCG."""
+    norm = block.ideal[np.minimum(block.n_true, k)]
+    return ratio(block.discounted_gains[:, k], norm), ratio(block.best_discounted_gains[:, k], norm)
+
+
+PROPENSITY_SCORED: dict[str, Callable[[DocumentBlock, int], Terms]] = {"PSP": ps_precision, "PSnDCG": ps_ndcg}
+
+
+# --- groups ---
+# Metrics per group of labels (head, torso, tail), grouped by number of training documents.
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """Metrics of the labels with `low` to `high` training documents (None: no limit).
 
     Parameters
     ----------
-    top, truth, rows
-        Predictions, label matrix (canonical), and the range of rows to use of both, as (start, stop).
-    n_known
-        Upper bound (exclusive) of predicted label ids.
-    first
-        Index of the first document of the block, for messages.
+    n_labels
+        Labels of this group in the label space; `n_test_labels` counts those that occur in the truth.
+    occurrences, share
+        Occurrences of labels of this group in the truth, and their fraction of all occurrences.
+    contribution
+        For each k, the part of P@k that is due to this group; the parts of all groups sum to P@k.
+    recall
+        For each k, the fraction of the occurrences that are among the first k predictions.
+    """
+
+    name: str
+    low: int
+    high: int | None
+    n_labels: int
+    n_test_labels: int
+    occurrences: int
+    share: float
+    contribution: dict[int, float]
+    recall: dict[int, float]
+
+
+class LabelGroups:
+    """The group of each label, and hits per group and rank.
+
+    Parameters
+    ----------
+    counts
+        Training documents per label.
+    boundaries
+        Lower bounds: (10, 100) gives tail 1-9, torso 10-99 and head 100 and more. Labels without a training
+        document are always a separate group.
     depth
-        Largest k of the metrics.
-    weights
-        Inverse propensity per label, plus one element for missing predictions; only needed for gains.
-    threshold
-        Lowest score that counts as predicted, for F1 without k.
+        Largest k.
     """
 
-    def __init__(
-        self,
-        top: TopK,
-        truth: sparse.csr_array,
-        rows: tuple[int, int],
-        *,
-        n_known: int,
-        first: int = 0,
-        depth: int = 0,
-        weights: np.ndarray = NO_WEIGHTS,
-        threshold: float | None = None,
-    ) -> None:
-        start, stop = rows
-        scores = top.scores[start:stop]
-        self.ids = _as_int32(top.ids[start:stop], n_known, first)
-        self.scores = np.ascontiguousarray(scores, np.float32 if scores.dtype == np.float32 else np.float64)
-        indptr = truth.indptr[start : stop + 1].astype(np.int64)
-        self.indices = truth.indices[indptr[0] : indptr[-1]].astype(np.int32, copy=False)
-        self.indptr = indptr - indptr[0]
-        self.n_true = np.diff(indptr)
-        self.depth, self.weights, self.threshold = depth, weights, threshold
-        self.hits = np.empty(self.ids.shape, np.uint8)
-        self.filled = np.empty(len(self.ids), np.int64)
-        problem, row, column = kernels.find_hits(
-            self.ids, self.scores, self.indptr, self.indices, n_known, self.hits, self.filled
-        )
-        if problem != kernels.FINE:
-            what = _PROBLEMS[problem].format(label=self.ids[row, column], n_labels=n_known)
-            raise DataError(f"predictions of document {first + row:,}, position {column + 1}: {what}")
+    def __init__(self, counts: np.ndarray, boundaries: Sequence[int], depth: int) -> None:
+        self.lows = [0, 1, *boundaries]
+        self.group_of = np.searchsorted(self.lows, counts, side="right") - 1
+        self.hits = np.zeros((len(self.lows), depth), np.int64)
 
-    def __len__(self) -> int:
-        return len(self.ids)
+    def count(self, ids: np.ndarray, hits: np.ndarray) -> np.ndarray:
+        """Hits per group and rank, for some documents."""
+        n_groups, depth = self.hits.shape
+        rows, columns = np.nonzero(hits[:, :depth])
+        cells = self.group_of[ids[rows, columns]] * depth + columns
+        return np.bincount(cells, minlength=n_groups * depth).reshape(n_groups, depth)
 
-    @cached_property
-    def hit_counts(self) -> np.ndarray:
-        """Hits within the first j positions, for j = 0 to `depth`."""
-        return _running_sums(self.hits[:, : self.depth], np.int64)
-
-    @cached_property
-    def discounted(self) -> np.ndarray:
-        """As `hit_counts`, with a hit at rank i weighted 1 / log2(i + 1)."""
-        return _running_sums(self.hits[:, : self.depth] * discounts(self.depth), np.float64)
-
-    @cached_property
-    def ideal(self) -> np.ndarray:
-        """Ideal DCG of j hits, at ranks 1 to j, for j = 0 to `depth`."""
-        return np.concatenate([[0.0], np.cumsum(discounts(self.depth))])
-
-    @cached_property
-    def gains(self) -> np.ndarray:
-        """Weight per hit within `depth`, 0 for a miss."""
-        # A missing prediction (-1) reads the last weight, which is multiplied by its hit of 0.
-        return self.hits[:, : self.depth] * self.weights[self.ids[:, : self.depth]]
-
-    @cached_property
-    def best_gains(self) -> np.ndarray:
-        """Gains of the ideal list, which ranks the document's labels by weight."""
-        best = np.empty((len(self), self.depth))
-        kernels.best_weights(self.indptr, self.indices, self.weights, best)
-        return best
-
-    @cached_property
-    def gain_sums(self) -> np.ndarray:
-        """Sum of gains within the first j positions, for j = 0 to `depth`."""
-        return _running_sums(self.gains, np.float64)
-
-    @cached_property
-    def best_gain_sums(self) -> np.ndarray:
-        """The ideal (largest possible) `gain_sums`."""
-        return _running_sums(self.best_gains, np.float64)
-
-    @cached_property
-    def discounted_gains(self) -> np.ndarray:
-        """`gain_sums` with the discount of `discounted`."""
-        return _running_sums(self.gains * discounts(self.depth), np.float64)
-
-    @cached_property
-    def best_discounted_gains(self) -> np.ndarray:
-        """The ideal (largest possible) `discounted_gains`."""
-        return _running_sums(self.best_gains * discounts(self.depth), np.float64)
-
-    @cached_property
-    def n_above_threshold(self) -> np.ndarray:
-        """Predictions per document whose score reaches the threshold; rows are sorted, so these come first."""
-        # In the precision of the scores, as TopK.above compares: a float32 0.7 reaches a threshold of 0.7.
-        reached = self.scores >= self.scores.dtype.type(self.threshold)
-        return np.minimum(reached.sum(1), self.filled)
-
-    def n_predicted(self, k: int | None) -> np.ndarray:
-        """Number of predictions per document that count: the first k, or those that reach the threshold."""
-        return self.n_above_threshold if k is None else np.minimum(self.filled, k)
-
-    def hits_within(self, counts: np.ndarray) -> np.ndarray:
-        """Hits among the first `counts[i]` predictions of each document i."""
-        return self.hit_counts[np.arange(len(self)), counts]
-
-
-def block_rows(first: int, count: int) -> list[tuple[int, int]]:
-    """Split `count` rows, beginning with document `first`, where document indices are multiples of RESAMPLING_GROUPS.
-
-    Each document then has the same position in its block however documents arrive, and sums are accumulated in the
-    same order.
-    """
-    edges = [0, *range(RESAMPLING_GROUPS - first % RESAMPLING_GROUPS, count, RESAMPLING_GROUPS), count]
-    return [(start, stop) for start, stop in pairwise(edges) if start < stop]
-
-
-def _running_sums(values: np.ndarray, dtype: Any) -> np.ndarray:
-    sums = np.zeros((len(values), values.shape[1] + 1), dtype)
-    np.cumsum(values, axis=1, dtype=dtype, out=sums[:, 1:])
-    return sums
-
-
-def _as_int32(ids: np.ndarray, n_known: int, first: int) -> np.ndarray:
-    """Ids as int32, the only type the kernels are compiled for; values that do not fit are out of range."""
-    if ids.dtype.kind not in "iu":
-        raise DataError(f"predicted label ids must be whole numbers, got {ids.dtype}")
-    limits = np.iinfo(np.int32)
-    if not np.can_cast(ids.dtype, np.int32):
-        overflows = ((ids > limits.max) | (ids < limits.min)).any(1)
-        if overflows.any():
-            document = first + int(overflows.argmax())
-            raise DataError(
-                f"predictions of document {document:,}: a label id is out of range; there are {n_known:,} labels"
+    def rows(self, occurrences: np.ndarray, cuts: Sequence[int], n_documents: int) -> list[GroupRow]:
+        """The groups, most frequent labels first."""
+        total = int(occurrences.sum())
+        hits_within = np.cumsum(self.hits, axis=1)
+        rows = []
+        for group in reversed(range(len(self.lows))):
+            members = self.group_of == group
+            group_occurrences = int(occurrences[members].sum())
+            high = None if group == len(self.lows) - 1 else self.lows[group + 1] - 1
+            row = GroupRow(
+                name=self._name(group, high),
+                low=self.lows[group],
+                high=high,
+                n_labels=int(members.sum()),
+                n_test_labels=int(np.count_nonzero(occurrences[members])),
+                occurrences=group_occurrences,
+                share=group_occurrences / total if total else 0.0,
+                contribution={k: int(hits_within[group, k - 1]) / (k * n_documents) for k in cuts},
+                recall={
+                    k: int(hits_within[group, k - 1]) / group_occurrences if group_occurrences else 0.0 for k in cuts
+                },
             )
-    return np.ascontiguousarray(ids, np.int32)
+            rows.append(row)
+        return rows
+
+    def _name(self, group: int, high: int | None) -> str:
+        if group == 0:
+            return "unseen"
+        if len(self.lows) == 4:
+            return ("tail", "torso", "head")[group - 1]
+        return f"{self.lows[group]}+" if high is None else f"{self.lows[group]}-{high}"
 
 
-# --- thresholded ---
-# F1 and coverage, for which predictions are a set: the first k of a list, or those that reach a threshold.
-#
-# Micro-F1 weights all (document, label) pairs equally, example-based F1 averages over documents, macro-F1 over labels.
-# Macro-F1 and coverage need counts per label, so they are not sums over documents.
-
-
-def micro_f1(block: DocumentBlock, k: int | None) -> Terms:
-    """Twice the hits, divided by predictions plus labels, over all documents."""
-    n_predicted = block.n_predicted(k)
-    return 2 * block.hits_within(n_predicted), n_predicted + block.n_true
-
-
-def example_f1(block: DocumentBlock, k: int | None) -> Terms:
-    """F1 per document, 0 if it has neither labels nor predictions."""
-    numerator, denominator = micro_f1(block, k)
-    return ratio(numerator, denominator), 1
-
-
-FORMULAS: dict[str, Callable[[DocumentBlock, int | None], Terms]] = {"micro-F1": micro_f1, "example-F1": example_f1}
-
-
-def check_threshold(threshold: float | None, needing: list[str]) -> float | None:
-    """Validate the threshold, which is required if there are metrics `needing` it."""
-    if threshold is None:
-        if needing:
-            raise ConfigError(
-                f"{needing[0]} needs the lowest score at which a label counts as predicted; pass threshold="
-            )
-        return None
-    is_number = isinstance(threshold, int | float | np.number) and not isinstance(threshold, bool)
-    if not is_number or np.isnan(threshold):
-        raise ConfigError(f"threshold is a score, a number; got {threshold!r}")
-    return float(threshold)
-
-
-class LabelCounter:
-    """Counts predictions and correct predictions per label, among the first k or above the threshold."""
-
-    def __init__(self, n_labels: int, k: int | None) -> None:
-        self.k = k
-        self.predicted = np.zeros(n_labels, np.int64)
-        self.correct = np.zeros(n_labels, np.int64)
-
-    def add(self, block: DocumentBlock) -> None:
-        """Count the predictions of a block."""
-        from labelwise.kernels.metrics import count_labels
-
-        count_labels(block.ids, block.hits, block.n_predicted(self.k), self.predicted, self.correct)
-
-    def f1(self, occurrences: np.ndarray) -> np.ndarray:
-        """F1 per label, given its occurrences in the truth; 0 if it is neither there nor predicted."""
-        return ratio(2 * self.correct, self.predicted + occurrences)
-
-    def macro_f1(self, occurrences: np.ndarray) -> float:
-        """The mean F1 of the labels that occur in the truth or are predicted."""
-        used = (self.predicted + occurrences) > 0
-        return float(self.f1(occurrences)[used].mean()) if used.any() else 0.0
-
-
-class CoverageCounter:
-    """The best rank at which each label was a hit; one vector serves all k."""
-
-    def __init__(self, n_labels: int, depth: int) -> None:
-        self.depth = depth
-        self.best = np.full(n_labels, np.iinfo(np.int32).max, np.int32)
-
-    def add(self, block: DocumentBlock) -> None:
-        """Update the best ranks with the hits of a block."""
-        from labelwise.kernels.metrics import first_ranks
-
-        first_ranks(block.ids, block.hits, self.depth, self.best)
-
-    def coverage(self, k: int, occurrences: np.ndarray) -> float:
-        """Fraction of the labels in the truth that are a hit among the first k predictions of some document."""
-        present = int(np.count_nonzero(occurrences))
-        return int(np.count_nonzero(self.best < k)) / present if present else 0.0
-
-
-# --- ties ---
-# Effect of ties: the lowest and highest P@k over all orders of predictions with equal scores.
-#
-# Tools break ties differently (lower id first, higher id first, or at random), and with coarse scores that alone
-# can change P@k by more than a point. Here the lower label id comes first; the range shows how much that matters.
-
-
-class TieCounter:
-    """Fewest and most hits per cut, and the number of documents in which a tie extends to the end of the list."""
-
-    def __init__(self, cuts: Sequence[int]) -> None:
-        self.cuts = np.array(cuts, np.int64)
-        self.totals = np.zeros((3, len(cuts)), np.int64)
-
-    def count(self, block: DocumentBlock) -> np.ndarray:
-        """The three counts per cut, for one block."""
-        from labelwise.kernels.metrics import tie_range
-
-        lowest, highest, cut_off = totals = np.zeros_like(self.totals)
-        tie_range(block.scores, block.hits, block.filled, self.cuts, lowest, highest, cut_off)
-        return totals
-
-    def ranges(self, n_documents: int) -> dict[str, tuple[float, float]]:
-        """Lowest and highest P@k."""
-        return {
-            f"P@{k}": (int(low) / (k * n_documents), int(high) / (k * n_documents))
-            for k, low, high in zip(self.cuts.tolist(), *self.totals[:2], strict=True)
-        }
-
-    def cut_off(self) -> dict[str, int]:
-        """Documents in which labels beyond the list may have the score at rank k: the range may be wider."""
-        return {f"P@{k}": int(count) for k, count in zip(self.cuts.tolist(), self.totals[2], strict=True)}
+def check_boundaries(boundaries: Sequence[int] | None) -> list[int]:
+    """Validate group boundaries; None gives an empty list."""
+    if boundaries is None:
+        return []
+    try:
+        numbers = [int(number) for number in boundaries]
+        whole = all(number == given for number, given in zip(numbers, boundaries, strict=True))
+    except (TypeError, ValueError):
+        raise ConfigError(f"groups are numbers of training documents such as (10, 100), got {boundaries!r}") from None
+    increasing = all(low < high for low, high in zip([1, *numbers], numbers, strict=False))
+    if not whole or not increasing:
+        raise ConfigError(f"groups must be increasing whole numbers above 1, such as (10, 100); got {boundaries!r}")
+    return numbers

@@ -8,8 +8,7 @@ from typing import Any
 
 from labelwise.errors import ConfigError, DataError
 from labelwise.metrics.bootstrap import Difference, ResamplingSums, check_repeats, paired_differences
-from labelwise.metrics.groups import GroupRow
-from labelwise.metrics.propensity import Propensity
+from labelwise.metrics.formulas import GroupRow, Propensity
 
 TIE_RANGE_TO_SHOW = 0.001
 

@@ -19,13 +19,9 @@ from scipy import sparse
 
 from labelwise.data.dataset import Dataset, canonical_csr
 from labelwise.errors import ConfigError, DataError
-from labelwise.metrics import formulas as thresholded
-from labelwise.metrics import propensity as propensity_scored
-from labelwise.metrics import ranking
-from labelwise.metrics.bootstrap import RESAMPLING_GROUPS, ResamplingSums, check_repeats
-from labelwise.metrics.evaluate import TrainingCounts
-from labelwise.metrics.formulas import (
+from labelwise.metrics.block import (
     NO_WEIGHTS,
+    THRESHOLDED,
     CoverageCounter,
     DocumentBlock,
     LabelCounter,
@@ -33,17 +29,25 @@ from labelwise.metrics.formulas import (
     block_rows,
     check_threshold,
 )
-from labelwise.metrics.groups import LabelGroups, check_boundaries
+from labelwise.metrics.bootstrap import RESAMPLING_GROUPS, ResamplingSums, check_repeats
+from labelwise.metrics.evaluate import TrainingCounts
+from labelwise.metrics.formulas import (
+    PROPENSITY_SCORED,
+    RANKING,
+    LabelGroups,
+    Propensity,
+    Terms,
+    check_boundaries,
+    propensity_constants,
+)
 from labelwise.metrics.names import check_depth, parse_metrics
-from labelwise.metrics.propensity import Propensity, propensity_constants
-from labelwise.metrics.ranking import Terms
 from labelwise.metrics.result import Evaluation
 from labelwise.runtime.threads import run_stream
 from labelwise.topk import TopK
 
 logger = logging.getLogger(__name__)
 
-_FORMULAS: dict[str, Any] = {**ranking.FORMULAS, **propensity_scored.FORMULAS, **thresholded.FORMULAS}
+_FORMULAS: dict[str, Any] = {**RANKING, **PROPENSITY_SCORED, **THRESHOLDED}
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,10 +11,11 @@ scores: equal scores stay equal, all others stay different.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,9 +23,16 @@ from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError, ModelFormatError
 from labelwise.formatting import counted
 from labelwise.io.folder import get_tensor
-from labelwise.model.inputs import Overlap
-from labelwise.model.predictions import MOST_LABELS, Ranked
+from labelwise.metrics.evaluate import check_known, check_labelled
+from labelwise.model.card import CalibrationNote
+from labelwise.model.inputs import Overlap, predict_in_blocks, predict_in_time
+from labelwise.model.predictions import CALIBRATION_K, MOST_LABELS, Ranked, checked_k, k_from_data
+from labelwise.runtime.budget import Budget
 from labelwise.topk import NO_LABEL, TopK
+
+if TYPE_CHECKING:
+    from labelwise.model.method import Method
+
 
 MIN_PROBABILITY = 1e-30
 """Lower bound of the points' probabilities, which leaves enough smaller numbers for a whole row."""
@@ -312,7 +320,7 @@ class _Pairs:
     n_true: np.ndarray
 
 
-def calibrate(top: TopK, truth: Dataset, precision: float | None = None) -> tuple[Calibration, CalibrationReport]:
+def calibration_of(top: TopK, truth: Dataset, precision: float | None = None) -> tuple[Calibration, CalibrationReport]:
     """Fit calibration and threshold to predictions and true labels, both in the model's label space.
 
     Parameters
@@ -354,7 +362,7 @@ def calibrated(
     """
     top, depths, width = ranked(None, k), np.full(len(truth), k), k
     while True:
-        calibration, report = calibrate(top, truth, precision)
+        calibration, report = calibration_of(top, truth, precision)
         cut = _cut(top, depths, calibration)
         if width >= min(n_labels or 0, MOST_LABELS) or not len(cut):
             return calibration, replace(report, k=k, n_cut=0 if width == n_labels else len(cut))
@@ -477,3 +485,51 @@ def _error(bins: tuple[ReliabilityBin, ...]) -> float:
     """Expected calibration error: |fraction right - mean score| per bin, weighted by its pairs."""
     off = sum(one.pairs * abs(one.share - one.mean) for one in bins if one.share is not None and one.mean is not None)
     return off / max(sum(one.pairs for one in bins), 1)
+
+
+# --- calibrate ---
+# Calibrate a model on held-out documents: rank labels for them, fit probabilities and choose a threshold.
+
+log = logging.getLogger("labelwise")
+
+
+def calibrate(
+    model: Method, dataset: Dataset, k: int | None, precision: float | None, budget: Budget
+) -> CalibrationReport:
+    """Set the calibration of a fitted model; `dataset` is in its label space. See `Method.calibrate`."""
+    if len(dataset) == 0:
+        raise DataError(f"{dataset.name}: there are no documents to calibrate on")
+    check_labelled(dataset.labels, dataset.name)
+    check_known(dataset, len(model.label_names_))
+    count = k_from_data(CALIBRATION_K, model.trained_on_) if k is None else checked_k(k)
+
+    def best(part: Dataset, k: int) -> TopK:
+        return model._ranked(model._as_documents(part), k)
+
+    known: TopK | None = None
+    available = None
+    if budget.is_limited:
+        rows, known = predict_in_time(lambda part: best(part, count), dataset, "calibrating", budget)
+        if len(rows) < len(dataset):
+            log.info(
+                "calibrating: ended by the time budget after %s of %s documents", f"{len(rows):,}", f"{len(dataset):,}"
+            )
+            available, dataset = len(dataset), dataset.take(rows)
+
+    def ranked(rows: np.ndarray | None, k: int) -> TopK:
+        if rows is None and k == count and known is not None:
+            return known
+        chosen = dataset if rows is None else dataset.take(rows)
+        return predict_in_blocks(lambda part: best(part, k), chosen, "calibrating")
+
+    # further labels are ranked while there is time
+    most = None if k is not None or budget.expired() else len(model.label_names_)
+    model.calibration_, report = calibrated(ranked, dataset, count, precision, most)
+    report = replace(report, n_available=available)
+    overlap = None if model.trained_on_ is None else model.trained_on_.overlap(dataset, model.input_)
+    if overlap is not None:
+        report = replace(report, n_seen=overlap.seen)
+    model.card_ = model.card_.model_copy(update={"calibration": CalibrationNote.of(report, dataset.name)})
+    for remark in report.remarks():
+        log.warning("calibration: %s", remark)
+    return report

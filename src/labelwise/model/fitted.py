@@ -20,8 +20,7 @@ from labelwise.topk import TopK
 
 if TYPE_CHECKING:
     from labelwise.data.dataset import Dataset
-    from labelwise.model.feature_width import FeatureWidth
-    from labelwise.model.inputs import Documents
+    from labelwise.model.inputs import Documents, FeatureWidth
     from labelwise.model.method import Method
 
 

@@ -16,8 +16,7 @@ from labelwise.io import folder as store
 from labelwise.io.folder import CONFIG_FILE, STATE_FILE
 from labelwise.model.calibration import Calibration
 from labelwise.model.card import Card, read_card, write_card
-from labelwise.model.feature_width import FeatureWidth
-from labelwise.model.inputs import TrainingDocuments
+from labelwise.model.inputs import FeatureWidth, TrainingDocuments
 from labelwise.model.label_file import ModelLabels
 from labelwise.registry import method_package
 

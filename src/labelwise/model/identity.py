@@ -21,7 +21,7 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.hashing import KINDS, dataset_hash, document_hashes, text_hashes
 from labelwise.errors import ModelFormatError
 from labelwise.io.folder import MANIFEST, Folder
-from labelwise.runtime.finished import fingerprint
+from labelwise.runtime.results import fingerprint
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 

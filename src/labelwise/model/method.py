@@ -26,7 +26,6 @@ from labelwise.io.run_folder import model_folder
 from labelwise.model.calibration import Calibration
 from labelwise.model.card import Card, card_of
 from labelwise.model.estimator import NESTED, Estimator
-from labelwise.model.feature_width import FeatureWidth
 from labelwise.model.fitted import Fitted, Saved, require
 from labelwise.model.folder import (
     SavedModel,
@@ -39,6 +38,7 @@ from labelwise.model.folder import (
 from labelwise.model.identity import fit_identity
 from labelwise.model.inputs import (
     Documents,
+    FeatureWidth,
     TrainingDocuments,
     as_any_documents,
     as_dataset,
@@ -358,7 +358,7 @@ class Method(Estimator):
         CalibrationReport
             Threshold, expected precision and recall, and calibration error before and after; `print` shows a summary.
         """
-        from labelwise.model.calibrate import calibrate
+        from labelwise.model.calibration import calibrate
 
         self._check_fitted()
         dataset = as_dataset(data, labels, (self.input_, *self.inputs), self.label_names_).align(self.label_names_)

@@ -476,7 +476,7 @@ class BackboneConfig(Config):
     def check_files(self) -> None:
         """Raise an error if transformers or the folder of a model is missing."""
         if self.name == "transformers":
-            from labelwise.nn.text.encoder_files import encoder_source
+            from labelwise.nn.text.saved_encoder import encoder_source
 
             check_installed("backbone.name: transformers", "vision", "transformers")
             if self.model is not None:

@@ -15,13 +15,20 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.data.hashing import text_hashes
-from labelwise.nn.inputs import Batch, Encoder, Inputs, Part, batches_by_length, tensors_of
+from labelwise.nn.inputs import (
+    Batch,
+    Encoder,
+    Inputs,
+    Part,
+    batches_by_length,
+    tensors_of,
+)
 from labelwise.nn.vector_cache import VectorCache, size_limit
 from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.device import limited_threads
-from labelwise.runtime.finished import fingerprint
 from labelwise.runtime.memory import keep_freed_memory
 from labelwise.runtime.progress import Progress, progress
+from labelwise.runtime.results import fingerprint
 from labelwise.runtime.threads import run_stream
 from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK, sorted_by_score

@@ -22,28 +22,44 @@ from torch import Tensor, nn
 
 from labelwise.data.csr import Blocks
 from labelwise.data.dataset import Dataset
+from labelwise.errors import ConfigError
 from labelwise.features.rows import FeatureOrder, FeatureRows
 from labelwise.features.vectors import VectorScaling
+from labelwise.formatting import size
 from labelwise.labelspace.tree import LabelTree
+from labelwise.linear.memory import Memory
 from labelwise.linear.search import beam_search
 from labelwise.linear.settings import SearchSettings, TrainingSettings
-from labelwise.linear.solver import LevelTrainer, PassLimit, SolverConfig, SolverPace, chunks_of, squared_norms
+from labelwise.linear.solver import (
+    LevelTrainer,
+    PassLimit,
+    SolverConfig,
+    SolverPace,
+    chunks_of,
+    squared_norms,
+)
 from labelwise.linear.train import TrainingExamples, train_tree
-from labelwise.nn.config import LEVEL_TRAINING, FineTuningConfig, HeadConfig, TrainingConfig, without_validation
+from labelwise.nn.config import (
+    LEVEL_TRAINING,
+    FineTuningConfig,
+    HeadConfig,
+    TrainingConfig,
+    without_validation,
+)
 from labelwise.nn.encode import EncoderHead, encode_some_texts
 from labelwise.nn.heads.linear import Outputs
 from labelwise.nn.inputs import Part, Vectors
 from labelwise.nn.level_networks import best_nodes
 from labelwise.nn.levels import Parents
-from labelwise.nn.memory import check_fine_tuning_memory
 from labelwise.nn.train.fit import Fit
 from labelwise.nn.train.levels import level_targets, tensors_of_tops, with_candidates, with_parents
-from labelwise.nn.train.loop import train
+from labelwise.nn.train.loop import History, train
 from labelwise.nn.train.optim import check_by_row
 from labelwise.nn.vector_cache import cache_folder
 from labelwise.runtime.budget import Budget
 from labelwise.runtime.device import computing_device, torch_threads
 from labelwise.runtime.job import Job
+from labelwise.runtime.memory import free_memory
 from labelwise.runtime.progress import stage
 from labelwise.runtime.results import Arrays
 from labelwise.runtime.tasks import HERE
@@ -52,9 +68,63 @@ from labelwise.topk import NO_LABEL, TopK
 
 if TYPE_CHECKING:
     from labelwise.nn.train.optim import check_by_row
-from labelwise.nn.train.loop import History
+
+
+# --- memory ---
+# Estimate the memory of fine-tuning an encoder before it begins, and refuse what does not fit.
 
 log = logging.getLogger("labelwise")
+
+STATES = 4
+"""Weights, gradients, two moments."""
+KEPT_PER_TOKEN = 18
+"""Activations per layer and token that the backward pass needs, as a multiple of the hidden size (and of 1 if they are
+recomputed): projections, attention output, feed-forward layers, norms, dropout."""
+FLOAT = 4
+
+
+def fine_tuning_bytes(
+    encoder: Any, sizes: Sequence[int], n_documents: int, training: TrainingConfig
+) -> tuple[int, int]:
+    """Bytes on the device and bytes for the documents' vectors, which are always in the memory of the host.
+
+    `sizes` are the numbers of nodes of the levels.
+    """
+    settings, config = encoder.backbone.config, encoder.config
+    layers, hidden = settings.num_hidden_layers, settings.hidden_size
+    heads = getattr(settings, "num_attention_heads", 1)
+    weights = sum(parameter.numel() for parameter in encoder.parameters())
+    windows = config.windows if config.long_texts == "windows" else 1
+    length = config.max_length
+    tokens = training.batch_size * length * windows
+    if training.tokens_per_batch is not None:
+        tokens = max(min(tokens, training.tokens_per_batch), length)
+    per_token = (1 if config.gradient_checkpointing else KEPT_PER_TOKEN) * hidden + heads * length
+    outputs = max(sizes) * (encoder.width + 1)
+    device = FLOAT * (STATES * (weights + outputs) + layers * tokens * per_token)
+    return device, 2 * FLOAT * n_documents * encoder.width
+
+
+def check_fine_tuning_memory(
+    encoder: Any, sizes: Sequence[int], n_documents: int, training: TrainingConfig, memory: Memory
+) -> None:
+    """Report the needed and the free memory; raise ConfigError where it does not fit, unless `memory` is `ignore`."""
+    on_device, vectors = fine_tuning_bytes(encoder, sizes, n_documents, training)
+    on_gpu = computing_device().type != "cpu"
+    need, free = vectors + (0 if on_gpu else on_device), free_memory()
+    if isinstance(memory, float | int):
+        limit = int(memory * 1e9)
+        free = limit if free is None else min(limit, free)
+    known = "" if free is None else f"; {size(free)} are free"
+    gpu = f", and {size(on_device)} on the GPU" if on_gpu else ""
+    log.info("fine-tuning needs about %s%s%s", size(need), gpu, known)
+    if memory != "ignore" and free is not None and need > free:
+        raise ConfigError(
+            f"fine-tuning needs about {size(need)} of memory, {size(free)} are free; use a smaller "
+            "fine_tuning.training.batch_size with accumulate, encoder.gradient_checkpointing, a smaller "
+            "encoder.max_length or fine_tuning.documents, or set memory to ignore to train anyway"
+        )
+
 
 ENCODING_TIME = 0.25
 """Fraction of the time budget that encoding the documents, once per level, may take."""

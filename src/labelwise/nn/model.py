@@ -16,7 +16,13 @@ import numpy as np
 
 from labelwise.data.dataset import Dataset, Documents
 from labelwise.errors import import_required
-from labelwise.nn.config import EncoderConfig, ImageNetworkConfig, MonitorConfig, TextNetworkConfig, TrainingConfig
+from labelwise.nn.config import (
+    EncoderConfig,
+    ImageNetworkConfig,
+    MonitorConfig,
+    TextNetworkConfig,
+    TrainingConfig,
+)
 from labelwise.nn.inputs import Inputs, Part, Vectors
 from labelwise.runtime.job import Job
 from labelwise.runtime.ranks import on_rank_zero

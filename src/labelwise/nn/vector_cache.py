@@ -22,7 +22,7 @@ import numpy as np
 
 from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.io.tensors import map_tensors, write_tensor_file
-from labelwise.runtime.finished import fingerprint
+from labelwise.runtime.results import fingerprint
 
 log = logging.getLogger("labelwise")
 

@@ -24,7 +24,7 @@ from labelwise.formatting import (
 )
 from labelwise.io.run_folder import RESULTS
 from labelwise.metrics.bootstrap import Difference
-from labelwise.metrics.paired import PairedScores, same_documents, saved_predictions
+from labelwise.metrics.saved_predictions import PairedScores, same_documents, saved_predictions
 from labelwise.report.comparison_plots import MAX_BARS, MAX_RUNS, comparison_charts
 from labelwise.report.run import for_page, write_page
 from labelwise.report.run_files import Run, read_run

@@ -27,14 +27,30 @@ from labelwise.formatting import (
     percent,
     size,
 )
-from labelwise.io.run_folder import CONFIG, EXAMPLES, LABELS, MACHINE, METRICS, REPORT, RESULTS, STATE
+from labelwise.io.run_folder import (
+    CONFIG,
+    EXAMPLES,
+    LABELS,
+    MACHINE,
+    METRICS,
+    REPORT,
+    RESULTS,
+    STATE,
+)
 from labelwise.report import sections
 from labelwise.report.charts import SERIES, Chart, thinned
 from labelwise.report.curves import read_training_curves
 from labelwise.report.label_lines import LabelTable
 from labelwise.report.plots import run_charts
 from labelwise.report.run_files import Run, read_run
-from labelwise.report.schema import AutoRecord, Confusions, Example, Option, PredictedLabel, Results
+from labelwise.report.schema import (
+    AutoRecord,
+    Confusions,
+    Example,
+    Option,
+    PredictedLabel,
+    Results,
+)
 from labelwise.report.wording import family_and_k, sorted_metrics, words
 
 if TYPE_CHECKING:

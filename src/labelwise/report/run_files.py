@@ -14,11 +14,36 @@ from typing import Any
 from labelwise.config import ConfigSource
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.io.folder import MANIFEST, Folder
-from labelwise.io.json import parse_json, read_json, read_lines, read_text, validate
-from labelwise.io.run_folder import AUTO, CONFIG, CONFUSION, EXAMPLES, LABELS, MACHINE, METRICS, MODEL, RESULTS, STATE
+from labelwise.io.json import (
+    parse_json,
+    read_json,
+    read_lines,
+    read_text,
+    validate,
+)
+from labelwise.io.run_folder import (
+    AUTO,
+    CONFIG,
+    CONFUSION,
+    EXAMPLES,
+    LABELS,
+    MACHINE,
+    METRICS,
+    MODEL,
+    RESULTS,
+    STATE,
+)
 from labelwise.model.card import read_card
 from labelwise.report.label_lines import LabelTable, read_labels
-from labelwise.report.schema import AutoRecord, Confusions, Example, Machine, Results, State, read_metrics
+from labelwise.report.schema import (
+    AutoRecord,
+    Confusions,
+    Example,
+    Machine,
+    Results,
+    State,
+    read_metrics,
+)
 
 FILES = (CONFIG, STATE, METRICS, RESULTS, MACHINE, EXAMPLES, LABELS)
 

@@ -10,14 +10,22 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from labelwise.config import Config, ConfigSource, Decides, Scope, ignored_fields, to_yaml, validated, without_fields
+from labelwise.config import (
+    Config,
+    ConfigSource,
+    Decides,
+    Scope,
+    ignored_fields,
+    to_yaml,
+    validated,
+    without_fields,
+)
 from labelwise.data.options import ReadOptions
 from labelwise.errors import ConfigError
 from labelwise.io.run_folder import CONFIG, MOVING, REPLACEMENT, is_run_folder
-from labelwise.metrics.formulas import check_threshold
-from labelwise.metrics.groups import check_boundaries
+from labelwise.metrics.block import check_threshold
+from labelwise.metrics.formulas import check_boundaries, propensity_constants
 from labelwise.metrics.names import parse_metrics
-from labelwise.metrics.propensity import propensity_constants
 from labelwise.model.estimator import PRESET, with_preset
 from labelwise.model.inputs import TrainingDocuments
 from labelwise.model.method import Method

@@ -19,8 +19,8 @@ from labelwise.data.images import data_uri
 from labelwise.formatting import counted
 from labelwise.io import run_folder as files
 from labelwise.io.atomic import replacing
+from labelwise.metrics.block import LabelCounter
 from labelwise.metrics.evaluate import Evaluation, check_known, check_labelled
-from labelwise.metrics.formulas import LabelCounter
 from labelwise.metrics.names import default_metrics
 from labelwise.metrics.per_label import ConfusionCounter, LabelTable, count_predictions
 from labelwise.metrics.streaming import Evaluator

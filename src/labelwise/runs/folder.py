@@ -21,7 +21,14 @@ from typing import Any
 
 from labelwise.config import RESULT, UNFINISHED, ConfigSource, differing_keys
 from labelwise.errors import ConfigError, LabelwiseError
-from labelwise.io.atomic import LOCK, clean_up, is_temporary_name, lock_folder, naming_file, replacing
+from labelwise.io.atomic import (
+    LOCK,
+    clean_up,
+    is_temporary_name,
+    lock_folder,
+    naming_file,
+    replacing,
+)
 from labelwise.io.run_folder import (
     AUTO,
     AUTO_FOLDER,

@@ -42,8 +42,8 @@ from labelwise.methods.linear_flat import LinearFlat
 from labelwise.methods.linear_tree import LinearTree
 from labelwise.registry import installed_versions, method_class
 from labelwise.runs.machine import describe_machine
-from labelwise.runtime.finished import fingerprint
 from labelwise.runtime.progress import progress
+from labelwise.runtime.results import fingerprint
 from labelwise.strings import Strings
 
 # --- measured data ---

@@ -52,7 +52,14 @@ from labelwise.runs.stopwatch import Stopwatch, stopwatch
 from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.device_setting import AUTO, CPU, using_device
 from labelwise.runtime.job import Job
-from labelwise.runtime.ranks import leave_ranks, n_ranks, noticing_lost_ranks, on_rank_zero, rank, rejoin_ranks
+from labelwise.runtime.ranks import (
+    leave_ranks,
+    n_ranks,
+    noticing_lost_ranks,
+    on_rank_zero,
+    rank,
+    rejoin_ranks,
+)
 from labelwise.runtime.tasks import Launcher
 from labelwise.runtime.threads import using_threads
 from labelwise.strings import Strings

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.runtime.budget import Budget
-from labelwise.runtime.finished import fingerprint, fingerprint_in
 from labelwise.runtime.progress import stage as shown_stage
 from labelwise.runtime.ranks import on_rank_zero
 from labelwise.runtime.results import (
@@ -23,6 +22,8 @@ from labelwise.runtime.results import (
     Stored,
     checked_name,
     find_result,
+    fingerprint,
+    fingerprint_in,
     flat,
     under,
     write_result,

@@ -29,7 +29,6 @@ import numpy as np
 from labelwise.formatting import duration
 from labelwise.runtime.budget import NO_LIMIT, RECORD_FILE, Budget, spending
 from labelwise.runtime.each import Each
-from labelwise.runtime.finished import fingerprint
 from labelwise.runtime.progress import stage as shown_stage
 from labelwise.runtime.ranks import on_rank_zero, rank
 from labelwise.runtime.results import (
@@ -39,6 +38,7 @@ from labelwise.runtime.results import (
     Stored,
     checked_name,
     find_result,
+    fingerprint,
     flat,
     frozen,
     write_result,

@@ -2,21 +2,159 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from labelwise.errors import LabelwiseError
-from labelwise.io.folder import Folder, FolderWriter
+from labelwise.errors import DataError, LabelwiseError
+from labelwise.io.folder import Folder, FolderWriter, new_folder
+from labelwise.io.tensors import in_pieces
 from labelwise.runtime.budget import Budget
-from labelwise.runtime.finished import KEY, find_finished, fingerprint, finished_folder
+
+# --- finished ---
+# Finished parts of an interrupted training, kept in store folders that are identified by a fingerprint.
+#
+# The fingerprint is a hash of everything that decides the result. Folders of another training, or damaged ones, are
+# ignored with a warning, and the work is done again; so are chunks of linear trees with an older type of hash. If
+# finished work cannot be written, a warning is logged and training continues; for unfinished work it is an error.
 
 log = logging.getLogger("labelwise")
+
+RESULT_VERSION = 4
+"""Increased when a new version of labelwise computes other results from the same settings and data: older work is then
+ignored. 1 is not hashed, so that work from before versions existed is still used."""
+KEY = "fingerprint"
+
+
+def fingerprint(*parts: Any) -> str:
+    """A hash of texts, JSON values, arrays and tensors; trainings with different fingerprints are different."""
+    digest = hashlib.sha256()
+    for part in parts if RESULT_VERSION == 1 else (RESULT_VERSION, *parts):
+        plain = _plain(part)
+        if isinstance(plain, np.ndarray):
+            about = f"array {plain.dtype} {plain.shape}"
+            digest.update(f"{len(about)} {about}".encode())
+            for piece in in_pieces(np.ascontiguousarray(plain).reshape(-1).view(np.uint8)):
+                digest.update(piece.data)
+        else:
+            text = json.dumps(plain, sort_keys=True)
+            digest.update(f"{len(text)} {text}".encode())
+    return digest.hexdigest()
+
+
+def _plain(part: Any) -> Any:
+    """A tensor as an array of its bytes, because NumPy lacks some dtypes; a scalar tensor as a number."""
+    if not hasattr(part, "detach"):
+        return part
+    import torch
+
+    return part.detach().cpu().contiguous().view(torch.uint8).numpy() if part.ndim else part.item()
+
+
+def named_files(values: Any) -> dict[str, Any]:
+    """What the paths among some plain values hold: of files a hash, of folders names, sizes and times of their files.
+
+    Folders are models with gigabytes of weights, which nobody changes in place; files are edited.
+    """
+    found: dict[str, Any] = {}
+    if isinstance(values, Mapping | list | tuple):
+        for value in values.values() if isinstance(values, Mapping) else values:
+            found |= named_files(value)
+    elif isinstance(values, str) and values:
+        with suppress(OSError, ValueError):  # other texts: not a path, or too long for one
+            path = Path(values).expanduser()
+            if path.is_file():
+                with path.open("rb") as file:
+                    found[values] = hashlib.file_digest(file, "sha256").hexdigest()
+            elif path.is_dir():
+                files = ((one, one.stat()) for one in sorted(path.iterdir()) if one.is_file())
+                found[values] = [[one.name, at.st_size, at.st_mtime_ns] for one, at in files]
+    return found
+
+
+def fingerprint_by_budget(own: str, time_budget: float | None) -> str:
+    """The fingerprint of work that a time budget ended: it is only used again under the same budget."""
+    return fingerprint(own, "time budget", time_budget)
+
+
+def find_finished(path: Path, kind: str, *expected: str) -> Folder | None:
+    """Finished work with one of these fingerprints, all files verified; None if it is missing or cannot be used."""
+    if not path.exists():
+        return None
+    try:
+        folder = Folder(path, kind)
+        if folder.manifest.get(KEY) not in expected:
+            log.warning("%s: not used: it belongs to another training, with other settings, parameters or data", path)
+            return None
+        for name in folder.manifest["files"]:
+            _ = folder.tensors(name) if name.endswith(".safetensors") else folder.read_json(name)
+    except (LabelwiseError, OSError) as error:
+        log.warning("%s: not used: %s", path, error)
+        return None
+    folder.verify = False  # all hashes have been compared
+    return folder
+
+
+def keep_finished(
+    path: Path,
+    kind: str,
+    own: str,
+    file: str,
+    tensors: Mapping[str, np.ndarray],
+    about: Mapping[str, Any] | None = None,
+) -> bool:
+    """Write finished work with this fingerprint, in one file; False, and a warning, if that is not possible.
+
+    The work itself is not lost then: training continues with what is in memory.
+    """
+    try:
+        with finished_folder(path, kind, own, about) as folder:
+            folder.write_tensors(file, tensors)
+    except LabelwiseError as error:
+        log.warning("%s; training continues, but if it is interrupted this part is trained again", error)
+        return False
+    return True
+
+
+@contextmanager
+def finished_folder(path: Path, kind: str, own: str, about: Mapping[str, Any] | None = None) -> Iterator[FolderWriter]:
+    """Write work with this fingerprint to a folder, atomically; a damaged one is replaced."""
+    try:
+        if path.exists() and fingerprint_in(path, kind) is None and _holds_only_ours(path):
+            shutil.rmtree(path)
+        with new_folder(path, kind, {KEY: own, **(about or {})}, force=True) as folder:
+            yield folder
+    except OSError as error:
+        raise DataError(
+            f"cannot be written: {error.strerror or error}; fix that and start the same training again: it resumes "
+            "from what was written before",
+            path,
+        ) from error
+
+
+def _holds_only_ours(path: Path) -> bool:
+    """Whether a folder holds only files of the types that labelwise writes."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    return all(item.is_file() and item.suffix in (".json", ".safetensors") for item in path.iterdir())
+
+
+def fingerprint_in(path: Path, kind: str) -> str | None:
+    """The fingerprint of the work in a folder; None if the folder is missing or of another type."""
+    try:
+        return Folder(path, kind).manifest.get(KEY)
+    except LabelwiseError:
+        return None
+
 
 Arrays = Mapping[str, np.ndarray]
 

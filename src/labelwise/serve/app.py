@@ -21,12 +21,26 @@ from labelwise import __version__
 from labelwise.errors import LabelwiseError
 from labelwise.formatting import cut
 from labelwise.serve.annif import add_annif_routes
-from labelwise.serve.gate import ROUTE, STARTED, ApiKeys, Counters, Gate, KeyCheck, unexpected
+from labelwise.serve.gate import (
+    ROUTE,
+    STARTED,
+    ApiKeys,
+    Counters,
+    Gate,
+    KeyCheck,
+    unexpected,
+)
 from labelwise.serve.model_routes import add_model_routes, json_response
 from labelwise.serve.models import LOADING_RETRY, ServedModels
 from labelwise.serve.openapi import add_openapi, problems
 from labelwise.serve.predictions import add_prediction_routes
-from labelwise.serve.schemas import Health, Problem, Readiness, from_error, not_found
+from labelwise.serve.schemas import (
+    Health,
+    Problem,
+    Readiness,
+    from_error,
+    not_found,
+)
 from labelwise.serve.settings import Settings
 
 # --- pages ---

@@ -20,7 +20,13 @@ import numpy as np
 
 from labelwise.model.explanation import check_explains, top_words
 from labelwise.model.method import Method
-from labelwise.model.predictions import CALIBRATION_K, LabelFilter, best_and_reaching, checked_limits, k_from_data
+from labelwise.model.predictions import (
+    CALIBRATION_K,
+    LabelFilter,
+    best_and_reaching,
+    checked_limits,
+    k_from_data,
+)
 from labelwise.registry import can
 from labelwise.serve.answers import Ranked
 from labelwise.serve.gate import Counters

@@ -21,7 +21,13 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.dataset import Dataset
-from labelwise.errors import ConfigError, DataError, LabelwiseError, ModelFormatError, NotFittedError
+from labelwise.errors import (
+    ConfigError,
+    DataError,
+    LabelwiseError,
+    ModelFormatError,
+    NotFittedError,
+)
 from labelwise.io.tensors import mapping_of
 from labelwise.methods.popularity import Popularity
 from labelwise.metrics.evaluate import evaluate
@@ -30,10 +36,8 @@ from labelwise.model.method import Method, load
 from labelwise.registry import can
 from labelwise.runtime.threads import threads, using_threads
 from labelwise.strings import Strings
-from labelwise.testing.memory import resident_memory
 from labelwise.testing.planted import as_given, empty_documents, planted
-from labelwise.testing.require import refused, require, same_predictions
-from labelwise.testing.subject import Subject
+from labelwise.testing.subject import Subject, refused, require, resident_memory, same_predictions
 
 CHECKS: dict[str, Callable[[Subject, Path], None]] = {}
 MARGIN = 0.3

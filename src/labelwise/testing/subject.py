@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from labelwise.model.method import Method
 from labelwise.testing.planted import PLANTED, planted
-from labelwise.testing.require import require
+from labelwise.topk import TopK
+
+# --- require ---
+# Assertions with a sentence, which also hold under ``python -O`` and need no test runner.
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise an AssertionError with this message unless the condition holds."""
+    if not condition:
+        raise AssertionError(message)
+
+
+@contextmanager
+def refused(error: type[Exception], contains: str = "") -> Iterator[None]:
+    """What runs inside must raise this error, with a message that matches the pattern `contains`."""
+    try:
+        yield
+    except error as raised:
+        message = f"the message of the {error.__name__} must match {contains!r}, it is: {raised}"
+        require(re.search(contains, str(raised)) is not None, message)
+    else:
+        raise AssertionError(f"a {error.__name__} must be raised, and none was")
+
+
+def same_predictions(one: TopK, other: TopK) -> None:
+    """Require that two `TopK` have the same labels and scores, to the last bit."""
+    np.testing.assert_array_equal(one.ids, other.ids)
+    np.testing.assert_array_equal(one.scores, other.scores)
 
 
 class Subject:
@@ -60,3 +93,33 @@ class Subject:
     def planted(self, kind: str, **sizes: int) -> Any:
         """Planted data with as many documents as are wished for."""
         return planted(kind, n_documents=self.n_documents, **sizes)
+
+
+# --- memory ---
+# The memory of the whole process while something runs: what torch and kernels hold is no object of Python's.
+
+
+@contextmanager
+def resident_memory() -> Iterator[list[int]]:
+    """How much larger the process is while something runs, looked at every other millisecond."""
+    grown, ended = [0], threading.Event()
+
+    def own() -> int:
+        try:
+            status = Path("/proc/self/status").read_text(encoding="ascii")
+        except OSError:
+            return 0  # not on this system
+        return int(status.split("RssAnon:")[1].split()[0]) * 1024
+
+    def watch() -> None:
+        while not ended.wait(0.002):
+            grown.append(own() - before)
+
+    before = own()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield grown
+    finally:
+        ended.set()
+        watcher.join()

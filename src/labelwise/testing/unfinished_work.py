@@ -27,8 +27,7 @@ from labelwise.runtime.job import Job
 from labelwise.strings import Strings
 from labelwise.testing.checks import CHECKS, check
 from labelwise.testing.planted import planted
-from labelwise.testing.require import require
-from labelwise.testing.subject import Subject
+from labelwise.testing.subject import Subject, require
 
 __all__ = ["CHECKS"]
 

@@ -39,8 +39,8 @@ from labelwise.runs.stopwatch import stopwatch
 from labelwise.runs.train import Prepared, split_for_calibration, train
 from labelwise.runtime.budget import Budget
 from labelwise.runtime.device_setting import requested_device, using_device
-from labelwise.runtime.finished import fingerprint
 from labelwise.runtime.ranks import n_ranks
+from labelwise.runtime.results import fingerprint
 from labelwise.runtime.threads import using_threads
 from labelwise.tuning.ladder import (
     FEWEST_DOCUMENTS,

@@ -32,7 +32,7 @@ from labelwise.linear.trees import Candidates, side_by_side
 from labelwise.methods.ensemble import Ensemble
 from labelwise.metrics.bootstrap import Difference, ResamplingSums
 from labelwise.metrics.names import Metric, parse_metric
-from labelwise.metrics.paired import PairedScores
+from labelwise.metrics.saved_predictions import PairedScores
 from labelwise.metrics.streaming import Evaluator
 from labelwise.model.calibration import are_right, choose_threshold
 from labelwise.model.inputs import predict_in_blocks
@@ -42,8 +42,8 @@ from labelwise.registry import method_class
 from labelwise.runs.folder import folder_bytes
 from labelwise.runs.stopwatch import stopwatch
 from labelwise.runtime.budget import Budget
-from labelwise.runtime.finished import find_finished, fingerprint, finished_folder
 from labelwise.runtime.job import SAMPLED, Job
+from labelwise.runtime.results import find_finished, fingerprint, finished_folder
 from labelwise.topk import NO_LABEL, TopK
 
 TEXTS, FEATURES = "texts", "features"

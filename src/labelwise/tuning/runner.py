@@ -29,7 +29,14 @@ from labelwise.runtime.tasks import (
 from labelwise.tuning import outcome as outcomes
 from labelwise.tuning.outcome import Outcome, curve, hopeless_reason, read_outcome
 from labelwise.tuning.preflight import check_study
-from labelwise.tuning.study import Setting, StopSection, Study, Trial, check_folder, claim
+from labelwise.tuning.study import (
+    Setting,
+    StopSection,
+    Study,
+    Trial,
+    check_folder,
+    claim,
+)
 from labelwise.tuning.sweep_search import ListSearch, Search, make_search
 
 # --- trial names ---

@@ -19,7 +19,13 @@ from typing import Any
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
 from labelwise.data.formats.lines import label_lines
-from labelwise.data.options import LABEL_NAMES, ReadOptions, how_to_set, split_files, stem_and_extension
+from labelwise.data.options import (
+    LABEL_NAMES,
+    ReadOptions,
+    how_to_set,
+    split_files,
+    stem_and_extension,
+)
 from labelwise.data.stream import first_bytes, text_blocks, write_stream
 from labelwise.data.tables import (
     NO_DOCUMENTS,

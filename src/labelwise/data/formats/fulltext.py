@@ -22,7 +22,13 @@ from labelwise.data.options import (
     split_of,
     stem_and_extension,
 )
-from labelwise.data.stream import decoded_line, first_bytes, open_stream, text_codec, warn_replaced
+from labelwise.data.stream import (
+    decoded_line,
+    first_bytes,
+    open_stream,
+    text_codec,
+    warn_replaced,
+)
 from labelwise.data.tables import refuse_empty
 from labelwise.strings import Strings
 

@@ -15,7 +15,13 @@ from scipy import sparse
 
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
-from labelwise.data.options import ReadOptions, files_in, named_parts, plain_name, split_of
+from labelwise.data.options import (
+    ReadOptions,
+    files_in,
+    named_parts,
+    plain_name,
+    split_of,
+)
 from labelwise.data.stream import first_bytes, open_stream
 from labelwise.errors import DataError
 from labelwise.runtime.memory import free_memory

@@ -20,7 +20,13 @@ from labelwise.data.dataset import Dataset, Features
 from labelwise.data.formats.base import Format
 from labelwise.data.options import ReadOptions, how_to_set, split_files, stem_and_extension
 from labelwise.data.stream import first_bytes, text_blocks, write_stream
-from labelwise.data.tables import NO_DOCUMENTS, LabelAccumulator, TextAccumulator, missing_columns, near_miss
+from labelwise.data.tables import (
+    NO_DOCUMENTS,
+    LabelAccumulator,
+    TextAccumulator,
+    missing_columns,
+    near_miss,
+)
 from labelwise.errors import DataError
 
 NAME = "jsonl"

@@ -13,7 +13,13 @@ import numpy as np
 
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
-from labelwise.data.options import ReadOptions, canonical_split, sharded_parts, sharded_split, split_of
+from labelwise.data.options import (
+    ReadOptions,
+    canonical_split,
+    sharded_parts,
+    sharded_split,
+    split_of,
+)
 from labelwise.data.out_of_core import merge_shards
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.io.folder import (

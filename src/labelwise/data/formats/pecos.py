@@ -22,7 +22,13 @@ from scipy import sparse
 from labelwise.data.dataset import Dataset, Features, canonical_csr
 from labelwise.data.formats.base import Format
 from labelwise.data.formats.lines import read_lines, write_lines
-from labelwise.data.options import ReadOptions, canonical_split, files_in, plain_name, sort_parts
+from labelwise.data.options import (
+    ReadOptions,
+    canonical_split,
+    files_in,
+    plain_name,
+    sort_parts,
+)
 from labelwise.data.stream import write_stream
 from labelwise.data.tables import no_labels, refuse_line_ends, refuse_mark
 from labelwise.errors import DataError

@@ -16,7 +16,13 @@ from labelwise.data.csr import Blocks, csr_builder, read_only, read_only_arrays
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
 from labelwise.data.options import ReadOptions, how_to_set, split_files
-from labelwise.data.stream import NEWLINE, ByteBlock, first_bytes, line_blocks, write_stream
+from labelwise.data.stream import (
+    NEWLINE,
+    ByteBlock,
+    first_bytes,
+    line_blocks,
+    write_stream,
+)
 from labelwise.data.tables import NO_DOCUMENTS, refuse_empty
 from labelwise.errors import DataError
 from labelwise.runtime.progress import progress

@@ -40,7 +40,14 @@ from labelwise.data.options import (
     split_of,
     stem_and_extension,
 )
-from labelwise.data.stream import FIRST_BLOCK_BYTES, ByteBlock, InputStream, blocks_ahead, fill, first_bytes
+from labelwise.data.stream import (
+    FIRST_BLOCK_BYTES,
+    ByteBlock,
+    InputStream,
+    blocks_ahead,
+    fill,
+    first_bytes,
+)
 from labelwise.data.tables import refuse_empty
 from labelwise.errors import DataError
 from labelwise.runtime.threads import run_stream

@@ -19,7 +19,13 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.formats.base import Format
 from labelwise.data.formats.lines import WRITE_ROWS, label_lines
 from labelwise.data.options import LABEL_NAMES, ReadOptions, split_files, stem_and_extension
-from labelwise.data.stream import ByteBlock, first_bytes, line_bounds, text_blocks, write_stream
+from labelwise.data.stream import (
+    ByteBlock,
+    first_bytes,
+    line_bounds,
+    text_blocks,
+    write_stream,
+)
 from labelwise.data.tables import (
     BLANKS,
     LINE_ENDS,

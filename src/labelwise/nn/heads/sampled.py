@@ -25,7 +25,14 @@ from torch.nn import functional
 from labelwise.labelspace.digits import DigitCode, balanced_radices, make_code
 from labelwise.nn.config import DigitHeadConfig, MarginConfig
 from labelwise.nn.heads.base import Head, LinearHead, Targets
-from labelwise.nn.heads.linear import Cosines, Mass, Sample, best_of_blocks, blocked_softmax, softmax_of_shards
+from labelwise.nn.heads.linear import (
+    Cosines,
+    Mass,
+    Sample,
+    best_of_blocks,
+    blocked_softmax,
+    softmax_of_shards,
+)
 from labelwise.nn.heads.losses import softmax_constant_loss, softmax_constants
 from labelwise.nn.heads.sharding import ShardedRows, whole_batch
 from labelwise.nn.images.networks import is_distributed

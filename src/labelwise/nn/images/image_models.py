@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from labelwise.errors import ConfigError
 from labelwise.nn.config import BackboneConfig
-from labelwise.nn.text.encoder_files import encoder_source
+from labelwise.nn.text.saved_encoder import encoder_source
 from labelwise.nn.text.tokens import call_guarded, checked_settings
 
 IMAGE_FAMILIES = frozenset(

@@ -25,9 +25,16 @@ from labelwise.errors import ConfigError, MissingDependencyError, ModelFormatErr
 from labelwise.io.folder import STATE_FILE, Folder, check_weights, get_tensor
 from labelwise.nn.config import EncoderConfig
 from labelwise.nn.inputs import as_array, as_tensor, tensors_of
-from labelwise.nn.text.encoder_files import check_vocabulary, encoder_source, why_no_safetensors
 from labelwise.nn.text.int8 import why_not_int8, with_int8_layers
-from labelwise.nn.text.saved_encoder import SECTION, check_encoder, no_encoder, saved_folder
+from labelwise.nn.text.saved_encoder import (
+    SECTION,
+    check_encoder,
+    check_vocabulary,
+    encoder_source,
+    no_encoder,
+    saved_folder,
+    why_no_safetensors,
+)
 from labelwise.nn.text.tokens import (
     FIRST_TOKEN_FAMILIES,
     TextTokenizer,

@@ -36,7 +36,13 @@ from labelwise.nn.train.checkpoint import (
     preserve_random_state,
     seed_random_state,
 )
-from labelwise.nn.train.optim import Averaging, clip_adaptively, clip_gradients, make_optimisers, make_schedule
+from labelwise.nn.train.optim import (
+    Averaging,
+    clip_adaptively,
+    clip_gradients,
+    make_optimisers,
+    make_schedule,
+)
 from labelwise.runtime.budget import NO_LIMIT, Budget, OutOfTimeError
 from labelwise.runtime.device import torch_threads
 from labelwise.runtime.memory import keep_freed_memory
