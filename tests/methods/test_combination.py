@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from labelwise.ensembles.combine import Combination
+from labelwise.ensembles.combine import Combination, side_by_side
 from labelwise.ensembles.learn import Held, fitted_calibrations, learned
-from labelwise.linear.trees import side_by_side
 from labelwise.metrics.names import parse_metric
 from labelwise.model.calibration import Calibration
 from labelwise.topk import NO_LABEL, TopK

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from labelwise.ensembles.combine import MISSING, Candidates, side_by_side
 from labelwise.ensembles.model import EnsembleModel, documents_for
-from labelwise.linear.trees import MISSING, Candidates, side_by_side
 from labelwise.model.explanation import (
     Explanation,
     Term,

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from labelwise.data.dataset import Dataset
-from labelwise.ensembles.combine import CALIBRATED, Combination, normalized
+from labelwise.ensembles.combine import CALIBRATED, MISSING, Candidates, Combination, normalized, side_by_side
 from labelwise.ensembles.model import EnsembleModel, MergedLabels, member_top
 from labelwise.errors import DataError
-from labelwise.linear.trees import MISSING, Candidates, side_by_side
 from labelwise.metrics.formulas import discounts
 from labelwise.metrics.names import Metric, parse_metric
 from labelwise.model.calibration import Calibration, are_right

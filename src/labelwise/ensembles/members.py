@@ -259,9 +259,5 @@ def _read(folder: store.Folder) -> Method:
     return load_folder(folder.nested(member_prefix(0), "model"))
 
 
-def _as_it_is(model: Method) -> Method:
-    return model
-
-
-MODEL_FOLDER = Stored(_write, _read, _content, _as_it_is)
+MODEL_FOLDER = Stored(_write, _read, _content)
 """Trained members are kept as model folders."""

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labelwise.data.csr import positions_in
-from labelwise.ensembles.combine import Combination
+from labelwise.ensembles.combine import Combination, side_by_side
 from labelwise.ensembles.members import common_facts, facts_of_model, kinds_read
 from labelwise.errors import ConfigError, DataError, LabelwiseError, ModelFormatError
 from labelwise.io.folder import get_tensor
-from labelwise.linear.trees import side_by_side
 from labelwise.model.card import CORE_PACKAGES, Card, TrainingData, now
 from labelwise.model.fitted import Saved
 from labelwise.model.folder import SavedModel

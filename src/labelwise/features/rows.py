@@ -164,8 +164,6 @@ PIECE_ENTRIES = 1 << 22
 MIN_PARALLEL = 64  # documents up to which one thread is faster than several
 MAX_FEATURES = 1 << 30
 """A model stores one number per feature, whether it occurs or not."""
-BYTES_PER_FEATURE = 4 + 4 + 4 + 8
-"""While the order is computed: counts, the order, its inverse, and the features that do not occur."""
 
 
 class FeatureOrder:

@@ -44,7 +44,7 @@ from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 # Search state per document in bucket decoding: the best labels so far, and the score a label must reach.
 #
 # 32 documents are searched together, as the lanes of vectors (`DocumentGroup`), or one alone (`SingleDocument`). Both
-# scan blocks of labels from `bucket_search.py`, several blocks in parallel if need be, and then merge the results.
+# scan blocks of labels, several blocks in parallel if need be, and then merge the results.
 
 FIRST_BUCKETS, FIRST_MEMBERS = 8, 32
 """The search begins with labels of so many best buckets of the first table; at least so many of them are scored."""

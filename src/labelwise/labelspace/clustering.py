@@ -48,7 +48,7 @@ def halve(
     Parameters
     ----------
     features
-        [labels, features]: CSR, dense or `Blocks`; rows are normalized to unit norm. LabelRows may be empty or equal.
+        [labels, features]: CSR, dense or `Blocks`; rows are normalized to unit norm. Rows may be empty or equal.
     leaf_size
         Maximum labels per group.
     seed

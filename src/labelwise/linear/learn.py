@@ -1,7 +1,7 @@
 """Learn more documents, and more labels, with a trained tree.
 
 The solver starts from the trained weights and sees only the new documents of each node; the old ones are represented
-by statistics (`initial_weights.py`), so the cost follows the number of new documents.
+by statistics (`solver.InitialWeights`), so the cost follows the number of new documents.
 
 New labels are inserted into the lowest node that the tree itself finds for their documents. If old documents are at
 hand, a new label is trained against those of its node, as in full training. Otherwise its training starts from the mean

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LinearRanker:
-    """Trees of linear classifiers, and what makes the features of documents.
+    """Trees of linear classifiers, and what makes the features of documents: the base of all linear models.
 
     `features` has what was learned of the documents, `linear` the trees; others hand out parts of them.
     """

@@ -1,7 +1,7 @@
 """The weights of one tree level as they are stored and searched, straight from a mapped file.
 
 Per weight there is its value and, unless its row is full, its lane in a byte; per row about two bytes, where a list of
-features and of offsets would take twelve (`kernels.tree.feature_sets`, `kernels.tree.packed_rows`). A model opens
+features and of offsets would take twelve (`kernels.packing`). A model opens
 without reading its weights: each chunk is checked when it is used first, or all of them with `check`.
 """
 
@@ -32,7 +32,7 @@ A full row is added to the children's sums with vector instructions, which is fa
 
 @dataclass(frozen=True, eq=False)
 class PackedWeights:
-    """One level: the arrays of `kernels.tree.feature_sets` and `kernels.tree.packed_rows`.
+    """One level: the arrays of `kernels.packing`.
 
     Values may be float16 or int8; int8 values are multiplied by the child's `scales`.
     """
@@ -57,15 +57,14 @@ class PackedWeights:
     origin: str = ""
     """The file and name of weights that are not known to be sound; empty for weights of this process."""
     checked: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
-    """Per chunk what is known: SOUND, WANTED or 0 (`kernels.tree.packed_rows`)."""
+    """Per chunk what is known: SOUND, WANTED or 0 (`kernels.packing`)."""
 
     @classmethod
     def of(cls, level: ChunkedWeights | PackedWeights) -> PackedWeights:
         """The same weights, packed; zeros are left out of rows that do not become full."""
         if isinstance(level, PackedWeights):
             return level
-        from labelwise.kernels import packing as feature_sets
-        from labelwise.kernels import packing as packed_rows
+        from labelwise.kernels import packing as kernels
 
         level = level.without_zeros()
         n_chunks = len(level.chunk_offsets) - 1
@@ -78,7 +77,7 @@ class PackedWeights:
         n_full, n_other, n_entries = (np.empty(n_chunks, np.int64) for _ in range(3))
         counted = full, n_full, n_other, n_entries
         run_all(
-            lambda part: packed_rows.split_rows(given[0], given[2], children, MIN_DENSITY, *part, *counted), chunk_parts
+            lambda part: kernels.split_rows(given[0], given[2], children, MIN_DENSITY, *part, *counted), chunk_parts
         )
         set_offsets = _offsets(np.column_stack([n_full, n_other]).ravel())
         full_offsets = _offsets(n_full * np.diff(level.children_offsets))
@@ -90,16 +89,16 @@ class PackedWeights:
         full_values = np.zeros(int(full_offsets[-1]) + LANES, values.dtype)
         offsets = set_offsets, full_offsets, first_rows, first_entries
         outputs = features, counts, lanes, values, full_values
-        run_all(lambda part: packed_rows.pack_rows(*given, children, full, *offsets, *part, *outputs), chunk_parts)
+        run_all(lambda part: kernels.pack_rows(*given, children, full, *offsets, *part, *outputs), chunk_parts)
         anchors = _offsets(np.add.reduceat(counts, np.arange(0, len(counts), BLOCK), dtype=np.int64))[: n_blocks + 1]
         shapes = tuple(np.empty(2 * n_chunks, np.int64) for _ in range(4))
-        run_all(lambda part: feature_sets.choose_shapes(set_offsets, features, *part, *shapes), set_parts)
+        run_all(lambda part: kernels.choose_shapes(set_offsets, features, *part, *shapes), set_parts)
         n_words, shifts, n_ranges, low_bytes = shapes
         word_offsets, range_offsets, low_offsets = (_offsets(sizes) for sizes in (n_words, n_ranges, low_bytes))
         words, starts = np.zeros(2 * int(word_offsets[-1]), np.uint64), np.empty(int(range_offsets[-1]), np.int32)
         lows = np.zeros(int(low_offsets[-1]) + BYTES, np.uint8)
         sets = set_offsets, word_offsets, words, shifts, range_offsets, starts, low_offsets, lows
-        run_all(lambda part: feature_sets.fill_sets(features, sets, *part), set_parts)
+        run_all(lambda part: kernels.fill_sets(features, sets, *part), set_parts)
         values, full_values = (array.view(level.values.dtype) for array in (values, full_values))
         return cls(
             level.n_features, level.children_offsets, *sets, anchors, counts, lanes, values, full_values, level.bias,
@@ -108,20 +107,20 @@ class PackedWeights:
 
     def unpacked(self) -> ChunkedWeights:
         """The same weights by row, without zeros: to train, prune or convert them."""
-        from labelwise.kernels import packing as packed_rows
+        from labelwise.kernels import packing as kernels
 
         self.check()
         n_chunks = len(self.children_offsets) - 1
         parts = ranges(n_chunks, threads())
         tables = read_only(self.children_offsets), self.sets, self.rows
         n_rows, n_weights = np.empty(n_chunks, np.int64), np.empty(n_chunks, np.int64)
-        run_all(lambda part: packed_rows.count_weights(*tables, *part, n_rows, n_weights), parts)
+        run_all(lambda part: kernels.count_weights(*tables, *part, n_rows, n_weights), parts)
         chunk_offsets, first_entries = _offsets(n_rows), _offsets(n_weights)
         features, counts = np.empty(int(chunk_offsets[-1]), np.int32), np.empty(int(chunk_offsets[-1]), np.int64)
         lanes = np.empty(int(first_entries[-1]), self.lanes.dtype)
         values = np.empty(len(lanes), _bits(self.values).dtype)
         outputs = chunk_offsets, first_entries, features, counts, lanes, values
-        run_all(lambda part: packed_rows.unpack_rows(*tables, *part, *outputs), parts)
+        run_all(lambda part: kernels.unpack_rows(*tables, *part, *outputs), parts)
         return ChunkedWeights(
             self.n_features, self.children_offsets, chunk_offsets, features, _offsets(counts), lanes,
             values.view(self.values.dtype), self.bias, self.scales,

@@ -292,7 +292,7 @@ COPIED_BELOW = 0.5
 """Fraction of all entries below which a chunk that is not in memory is copied to a file of its own."""
 HELD = 0.15
 """Fraction of the free memory for documents of mapped features."""
-LANES = 16  # labels that the solver trains at a time, as in kernels.tree.lanes
+LANES = 16  # labels that the solver trains at a time, as in kernels.intrinsics
 Positive = Annotated[float, Field(ge=1e-30, le=1e30)]
 
 
@@ -424,8 +424,7 @@ class LevelTrainer:
         return work_per_pass(rows, chunk.last - chunk.first)
 
     def _train_chunk(self, chunk: Chunk) -> ChunkPart:
-        from labelwise.kernels import solver as chunk_rows
-        from labelwise.kernels import solver as dual_descent
+        from labelwise.kernels import solver as kernels
 
         solver, begin, work = self.solver, time.monotonic(), self._work_per_pass(chunk)
         max_passes, taken = self.limit.passes(work, solver.max_passes), []
@@ -452,7 +451,7 @@ class LevelTrainer:
         lane_type = np.uint16 if chunk.last - chunk.first <= 1 << 16 else np.uint32
         for first in range(chunk.first, chunk.last, LANES):
             width = min(LANES, chunk.last - first)
-            chunk_rows.lane_targets(
+            kernels.lane_targets(
                 self.targets.indptr, self.targets.indices, self.targets.data, local.rows, first, width, signs, costs,
                 self.weighted, np.float32(solver.cost_positive), np.float32(solver.cost_negative),
             )  # fmt: skip
@@ -460,7 +459,7 @@ class LevelTrainer:
             offsets = np.zeros(LANES, np.float32)
             if start is not None:
                 start.load(first, width, bias, weights, offsets)
-            passes = dual_descent.solve_lanes(
+            passes = kernels.solve_lanes(
                 local.starts, local.ends, local.indices, local.values, local.dense_rows, dense, local.first_dense,
                 local.norms, signs, costs, self.weighted, width, loss, np.float32(bias), np.float32(solver.tolerance),
                 max_passes, self.seed + first, block, weights, offsets,
@@ -470,12 +469,12 @@ class LevelTrainer:
                 weights *= start.steps[:, None]
             cuts[:] = solver.threshold
             if solver.max_weights is not None and solver.max_weights < count:
-                chunk_rows.limit_weights(weights, count, width, solver.max_weights, cuts)
+                kernels.limit_weights(weights, count, width, solver.max_weights, cuts)
             before = int(row_counts.sum())
-            chunk_rows.count_kept(weights, count, width, cuts, row_counts)
+            kernels.count_kept(weights, count, width, cuts, row_counts)
             here = int(row_counts.sum()) - before
             group = (np.empty(here, np.int32), np.empty(here, lane_type), np.empty(here, np.float32))
-            chunk_rows.write_kept(weights, count, width, cuts, first - chunk.first, *group)
+            kernels.write_kept(weights, count, width, cuts, first - chunk.first, *group)
             kept.append(group)
             biases.append(offsets[:width] * np.float32(bias))
         complete = max_passes == solver.max_passes or max(taken) < max_passes
@@ -503,7 +502,7 @@ class LevelTrainer:
 
         Dense columns are never copied; they are numbered after the sparse features.
         """
-        from labelwise.kernels import solver as chunk_rows
+        from labelwise.kernels import solver as kernels
 
         X = self.features
         rows = np.arange(X.shape[0]) if chunk.rows is None else chunk.rows.astype(np.int64)
@@ -524,7 +523,7 @@ class LevelTrainer:
         indptr = np.empty(len(rows) + 1, np.int64)
         indices = self._buffer("indices", (total,), np.int32)
         values = self._buffer("values", (total,), np.float32)
-        count = chunk_rows.gather_rows(*source, numbers, features, indptr, indices, values)
+        count = kernels.gather_rows(*source, numbers, features, indptr, indices, values)
         columns = np.arange(X.first_dense, X.first_dense + X.n_dense, dtype=np.int32)
         features = np.concatenate([features[:count], columns])
         arrays = indptr[:-1], indptr[1:], read_only(indices), read_only(values), X.dense, rows

@@ -176,4 +176,6 @@ def clustered(described: Any, cluster_size: int, levels: list[int] | None, seed:
     order, edges = halve(described, size, seed)
     groups = len(edges) - 1
     level_sizes = [groups] if levels is None else levels
-    return LabelTree.from_bounds(order, [np.append(edges[: -1 : groups // level], count) for level in level_sizes])
+    return LabelTree.from_bounds(
+        order, [np.append(edges[: -1 : groups // clusters], count) for clusters in level_sizes]
+    )

@@ -92,7 +92,7 @@ class XRTransformer(Method):
         config, fine = self.config, self.config.fine_tuning
         given, ranked_on = user_input(config, train, job)  # the ranker may learn from names of labels too
         encoder = open_encoder(config.encoder, train.texts or Strings.of(()), fine.training.seed)
-        words, counted = Words.learn(config, train, Job())
+        words, counted = Words.learn(config, train, Job())  # in memory, where the vectors are too: no scratch folder
         tree = preliminary_tree(counted, train.labels, config, job)
         with job.stage("fine-tuning", FINE_TUNING_TIME) as part:
             parts, rows = split(train, valid, words, counted, fine)

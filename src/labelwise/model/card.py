@@ -1,6 +1,6 @@
 """The card of a model: what it was trained on and with, how good it is, how its documents are read, what changed later.
 
-It is one JSON file of the model folder, for commands, and a page made from it for people (`card_page.py`). It may come
+It is one JSON file of the model folder, for commands, and a page made from it for people (`card_page`). It may come
 from a stranger: its values are checked when they are read, nothing in it is executed, and no path in it is opened.
 Predictions never depend on it.
 """

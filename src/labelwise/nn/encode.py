@@ -1,4 +1,8 @@
-"""Vectors of a corpus: equal texts are encoded once, finished blocks are kept, known texts are not encoded again."""
+"""Vectors of documents, and the network of an encoder with a head.
+
+Of a corpus equal texts are encoded once, finished blocks are kept, and known texts are not encoded again. `EncoderHead`
+is what predicts and is trained.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
 
 
 # --- embed ---
-# Encode many documents in batches of similar length; `corpus.encode_corpus` is what methods call for texts.
+# Encode many documents in batches of similar length; `encode_corpus` is what methods call for texts.
 
 TOKENS_AT_ONCE = 8192
 """Tokens per batch, padding included."""

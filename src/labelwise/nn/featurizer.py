@@ -180,9 +180,9 @@ class WordsAndVectors:
 class EncodedLinearModel(LinearRanker):
     """Linear trees on TF-IDF and the vectors of an encoder."""
 
-    def __init__(self, features: WordsAndVectors, linear: Any, histories: Sequence[History] = ()) -> None:
+    def __init__(self, features: WordsAndVectors, linear: Any) -> None:
         super().__init__(features, linear)
-        self.histories = list(histories)
+        self.histories: list[History] = []
         """Training of each level of the encoder; empty after loading."""
 
     @property

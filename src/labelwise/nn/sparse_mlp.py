@@ -144,8 +144,8 @@ class _FirstLayer(torch.autograd.Function):
         ctx.table, ctx.owner = table, owner
         out = table.new_empty(len(indptr) - 1, table.shape[1])
         arrays = [part.detach().numpy() for part in (indptr, columns, values, table)]
-        target, kernel = out.numpy(), _kernel(weighted_rows)
-        run_all(lambda part: kernel(*arrays, *part, target), ranges(len(target), 4 * threads()))
+        target = out.numpy()
+        run_all(lambda part: weighted_rows(*arrays, *part, target), ranges(len(target), 4 * threads()))
         return out
 
     @staticmethod
@@ -153,16 +153,12 @@ class _FirstLayer(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
         (gradients,) = grad_outputs
         indptr, columns, values = (part.numpy() for part in ctx.entries)
-        used, begins, rows, weights = _kernel(by_column)(indptr, columns, values, ctx.owner.slots())
+        used, begins, rows, weights = by_column(indptr, columns, values, ctx.owner.slots())
         out = np.empty((len(used), gradients.shape[1]), np.float32)
-        source, kernel = gradients.contiguous().numpy(), _kernel(weighted_rows)
-        run_all(lambda part: kernel(begins, rows, weights, source, *part, out), ranges(len(used), 4 * threads()))
+        source = gradients.contiguous().numpy()
+        run_all(lambda part: weighted_rows(begins, rows, weights, source, *part, out), ranges(len(used), 4 * threads()))
         add_row_gradient(ctx.table, torch.from_numpy(used.astype(np.int64)), torch.from_numpy(out))
         return None, None, None, None, None
-
-
-def _kernel(function: Any) -> Any:
-    return function
 
 
 # --- bucket loss ---

@@ -1,7 +1,7 @@
 """A Job: unfinished work of one `fit` with its folder, log, time and tasks, in one argument.
 
     with job.stage("level0", 1 / 3, "level 1 of 3") as part:           # a folder, an identity and a part of the time
-        tree = LabelTree.from_tensors(part.kept("tree", lambda: build().tensors()))
+        tree = LabelTree.from_tensors("tree", part.kept("tree", lambda: build().to_tensors()), path)
 
 What is kept belongs to an *identity*, a hash of method, settings and data that is computed once per fit, and to the
 names of its stages. Results of another identity, or damaged ones, are ignored with a warning and made again. The names

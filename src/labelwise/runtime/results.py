@@ -163,6 +163,11 @@ KIND, FILE, CUT = "finished part", "arrays.safetensors", "cut"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
+def as_made(value: Any) -> Any:
+    """A result that is the same before it is written and after it is read."""
+    return value
+
+
 class Stored(NamedTuple):
     """How results of one type are kept in folders: functions at the top level of a module, because tasks get them."""
 
@@ -170,7 +175,7 @@ class Stored(NamedTuple):
     read: Callable[[Folder], Any]
     content: Callable[[Any], Sequence[Any]]
     """What a fingerprint takes."""
-    ready: Callable[[Any], Any]
+    ready: Callable[[Any], Any] = as_made
     """What was made, as it is after reading."""
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from labelwise.data.dataset import Dataset
-from labelwise.ensembles.combine import Combination, Combine, normalized
+from labelwise.ensembles.combine import Candidates, Combination, Combine, normalized, side_by_side
 from labelwise.ensembles.learn import Held, fitted_calibrations, learned
 from labelwise.ensembles.model import ensemble_of
 from labelwise.errors import ConfigError, DataError, LabelwiseError
@@ -28,7 +28,6 @@ from labelwise.features.words import STOP_WORDS
 from labelwise.io.atomic import replacing
 from labelwise.io.run_folder import CHECKPOINTS, MODEL
 from labelwise.io.tensors import in_range
-from labelwise.linear.trees import Candidates, side_by_side
 from labelwise.methods.ensemble import Ensemble
 from labelwise.metrics.bootstrap import Difference, ResamplingSums
 from labelwise.metrics.names import Metric, parse_metric

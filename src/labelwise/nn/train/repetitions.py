@@ -116,7 +116,7 @@ class BucketData:
     def stored(self) -> Stored:
         """How finished repetitions are kept."""
         read = partial(_read, self.shape, self.labels.shape[1], stores_tables(self.config))
-        return Stored(_write, read, _content, _ready)
+        return Stored(_write, read, _content)
 
 
 def all_repetitions(data: BucketData, numbers: Sequence[int], job: Job) -> list[Repetition]:
@@ -238,8 +238,6 @@ class RepetitionFitting:
         self.n_buckets, last = data.config.buckets, len(network.weights)
         self.head, self.rows = (f"biases.{last}", f"weights.{last - 1}" if last else "table"), ("table",)
         self.ones = np.ones(data.labels.shape[0], np.int64)
-        last = len(network.weights)
-        self.head, self.rows = (f"biases.{last}", f"weights.{last - 1}" if last else "table"), ("table",)
 
     def batches(self, epoch: int) -> Sequence[np.ndarray]:
         """Batches of documents, shuffled in each epoch, equal for all repetitions; sorted within a batch."""
@@ -297,7 +295,3 @@ def _read(shape: NetworkShape, n_labels: int, own_tables: bool, folder: Folder) 
 
 def _content(one: Repetition) -> Sequence[Any]:
     return flat(one.to_tensors(""))
-
-
-def _ready(one: Repetition) -> Repetition:
-    return one
