@@ -66,304 +66,7 @@ from labelwise.runtime.progress import progress, stage_name
 from labelwise.runtime.results import find_finished, keep_finished
 from labelwise.runtime.tasks import HERE, Shared, Tasks, refuse_time_budget
 
-# --- shards ---
-# Finished chunks of an unfinished training on disk, from which a killed training resumes.
-#
-# Chunks are collected and written together as a *shard*, a small folder that is written atomically. A shard has the
-# fingerprint of the training (parameters and data); those of other trainings, or damaged ones, are ignored. Writing
-# takes a small fraction of the time: the interval between shards grows with the time a shard takes.
-
 log = logging.getLogger("labelwise")
-
-MIN_INTERVAL = 1.0
-"""Seconds between shards, if writing is fast; a kill loses the work of one interval."""
-WRITE_FRACTION = 0.01
-"""Fraction of the time that may be spent on writing."""
-MAX_BYTES = 64 << 20
-"""Maximum bytes collected before they are written."""
-CHUNKS, CHUNKS_FILE = "chunks", "chunks.safetensors"
-"""Type of the folders, with which their names begin."""
-_ARRAYS = {"features": "i", "row_counts": "i", "lanes": "u", "values": "f", "bias": "f"}  # and the kind of each dtype
-
-Key = tuple[int, int]
-"""Level in the tree, and the chunk's first child."""
-
-
-class ChunkShards:
-    """The finished chunks of one tree. Use it in a `with` block, which writes them after an error too."""
-
-    def __init__(self, folder: Path, fingerprint: str) -> None:
-        self.folder, self.fingerprint = folder, fingerprint
-        self.number = 0
-        self._parts: dict[Key, ChunkPart] = {}
-        self._waiting: dict[Key, ChunkPart] = {}
-        self._bytes = 0
-        self._lock, self._writing = threading.Lock(), threading.Lock()
-        self._due = time.monotonic() + MIN_INTERVAL
-        self._failed = False
-
-    def __enter__(self) -> ChunkShards:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for path in self.folder.glob(".*.new-*"):
-            shutil.rmtree(path, ignore_errors=True)  # left half written by a kill
-        for path in sorted(self.folder.iterdir()):
-            kind, _, number = path.name.partition("-")
-            if kind == CHUNKS and number.isdigit():
-                self.number = max(self.number, int(number) + 1)
-                self._parts |= read_shard(path, self.fingerprint) or {}
-        if self._parts:
-            log.info("resuming after %s finished chunks", f"{len(self._parts):,}")
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        with self._writing:
-            self._write()
-
-    def level(
-        self, depth: int, widths: Mapping[int, int], n_features: int, parts: Mapping[Key, ChunkPart] | None = None
-    ) -> dict[int, ChunkPart]:
-        """The level's finished chunks by first child; `widths` has the number of children of each possible chunk.
-
-        They are those of an earlier attempt, unless `parts` are given.
-        """
-        finished = {}
-        for (of_level, first), part in (self._parts if parts is None else parts).items():
-            if of_level != depth:
-                continue
-            if first in widths and _is_valid(part, widths[first], n_features):
-                finished[first] = part
-            else:
-                log.warning("%s: a chunk of level %d does not fit and is trained again", self.folder, depth + 1)
-        return finished
-
-    def add(self, key: Key, part: ChunkPart) -> None:
-        """Add a finished chunk. Thread-safe; when a shard is due, one thread writes it and the others continue.
-
-        If one cannot be written, no others are tried.
-        """
-        with self._lock:
-            self._waiting[key] = part
-            self._bytes += sum(getattr(part, name).nbytes for name in _ARRAYS)
-            due = self._bytes >= MAX_BYTES or time.monotonic() >= self._due
-        if due and self._writing.acquire(blocking=False):
-            try:
-                self._write()
-            finally:
-                self._writing.release()
-
-    def _write(self) -> None:
-        with self._lock:
-            parts, self._waiting, self._bytes = self._waiting, {}, 0
-        if not parts or self._failed:
-            return
-        begin = time.monotonic()
-        self._failed = not keep_finished(self.new_path(), CHUNKS, self.fingerprint, CHUNKS_FILE, _to_tensors(parts))
-        end = time.monotonic()
-        self._due = end + max(MIN_INTERVAL, (end - begin) / WRITE_FRACTION)
-
-    def new_path(self) -> Path:
-        """The path of a new shard, for somebody else to write."""
-        with self._lock:
-            self.number += 1
-            return self.folder / f"{CHUNKS}-{self.number - 1:06d}"
-
-
-def write_shard(path: Path, fingerprint: str, parts: Mapping[Key, ChunkPart]) -> None:
-    """Write finished chunks, unless another process has written the same ones in the meantime."""
-    written = keep_finished(path, CHUNKS, fingerprint, CHUNKS_FILE, _to_tensors(parts))
-    if not written and read_shard(path, fingerprint) is None:
-        raise DataError("finished chunks cannot be written", path)
-
-
-def read_shard(path: Path, fingerprint: str) -> dict[Key, ChunkPart] | None:
-    """The chunks of a shard, with checksums compared; None if it is missing or damaged."""
-    folder = find_finished(path, CHUNKS, fingerprint)
-    if folder is None:
-        return None
-    try:
-        return _from_tensors(folder.tensors(CHUNKS_FILE), path)
-    except ModelFormatError as error:
-        log.warning("%s: not used: %s", path, error)
-        return None
-
-
-def _to_tensors(parts: Mapping[Key, ChunkPart]) -> dict[str, np.ndarray]:
-    """All parts concatenated, with the sizes of each."""
-    tensors = {"keys": np.array(list(parts), np.int64)}
-    for name in _ARRAYS:
-        arrays = [getattr(part, name) for part in parts.values()]
-        tensors[name] = np.concatenate(arrays)
-        tensors[f"{name}.sizes"] = np.array([len(array) for array in arrays], np.int64)
-    return tensors
-
-
-def _from_tensors(tensors: Mapping[str, np.ndarray], path: Path) -> dict[Key, ChunkPart]:
-    keys = store.get_tensor(tensors, "keys", path)
-    arrays_by_name = []
-    for name in _ARRAYS:
-        array, sizes = store.get_tensor(tensors, name, path), store.get_tensor(tensors, f"{name}.sizes", path)
-        if array.ndim != 1 or sizes.shape != (len(keys),) or not are_sizes(sizes, len(array)):
-            raise ModelFormatError(f"{path}: the sizes of {name} are damaged")
-        arrays_by_name.append(np.split(array, np.cumsum(sizes)[:-1]))
-    if keys.ndim != 2 or keys.shape[1] != 2:
-        raise ModelFormatError(f"{path}: the keys are damaged")
-    parts = zip(keys.tolist(), zip(*arrays_by_name, strict=True), strict=True)
-    return {(level, first): ChunkPart(*arrays) for (level, first), arrays in parts}
-
-
-def _is_valid(part: ChunkPart, width: int, n_features: int) -> bool:
-    """Whether a part is consistent: kernels read it without checks."""
-    return bool(
-        all(getattr(part, name).dtype.kind == kind for name, kind in _ARRAYS.items())
-        and len(part.features) == len(part.row_counts)
-        and len(part.lanes) == len(part.values)
-        and are_sizes(part.row_counts, len(part.lanes))
-        and len(part.bias) == width
-        and (part.row_counts > 0).all()
-        and is_increasing(part.features)
-        and in_range(part.features, n_features)
-        and in_range(part.lanes, width)
-        and all_finite(part.values)
-        and all_finite(part.bias)
-    )
-
-
-# --- level tasks ---
-# Levels of linear trees trained by tasks: each trains some chunks and writes them as a shard with a checksum.
-#
-# A chunk depends on the documents and targets of its node and on nothing that other chunks compute, so that any process
-# may train any of them, twice if need be. Shards are those from which a killed training resumes (see above).
-
-TASKS_PER_SLOT = 4
-"""Tasks of a level for each that runs at a time: more, so that they end together and little is lost with a worker."""
-
-
-@dataclass(frozen=True)
-class Level:
-    """What the chunks of a level are trained from.
-
-    Parameters
-    ----------
-    examples
-        `TrainingExamples`; for tasks their features and squared norms, shared by all levels.
-    target, documents, offsets
-        Labels at this level; the documents of each node above (None: all); the nodes' first children.
-    settings, seed
-        As for `train_tree`.
-    """
-
-    examples: Any
-    target: Any
-    documents: Any
-    offsets: np.ndarray
-    settings: TrainingSettings
-    seed: int
-
-
-def solve_chunks(
-    level: Level, limit: PassLimit, what: str, depth: int, shards: ChunkShards | None, keep: bool
-) -> list[ChunkPart]:
-    """The weights of each chunk of a level: finished ones from the shards, others trained here or by tasks.
-
-    `keep`: whether what is trained is added to the shards.
-    """
-    examples, settings = level.examples, level.settings
-    hold = held_bytes(settings.memory) if is_mapped(examples.features) else None
-    trainer = LevelTrainer(
-        examples.features, examples.norms, level.target, settings.solver, settings.relevance, level.seed, limit,
-        hold=hold, folder=examples.folder,
-    )  # fmt: skip
-    chunks, n_features = chunks_of(level.offsets, level.documents), examples.features.shape[1]
-    done = {} if shards is None else shards.level(depth, widths_of(chunks), n_features)
-    if not examples.tasks.shares_memory:
-        shared = replace(level, examples=examples.shared)
-        done = trained_elsewhere(examples.tasks, shared, trainer, chunks, what, shards, depth, done)
-    finished = partial(_add_finished, shards, depth) if shards is not None and keep else None
-    return trainer.train(chunks, what, done, finished)
-
-
-def _add_finished(shards: ChunkShards, depth: int, first: int, part: ChunkPart) -> None:
-    shards.add((depth, first), part)
-
-
-class ChunkTask(NamedTuple):
-    """Some chunks of a level, and the shard to write them to."""
-
-    depth: int
-    firsts: tuple[int, ...]
-    path: Path
-    fingerprint: str
-
-
-def trained_elsewhere(
-    tasks: Tasks,
-    level: Level,
-    trainer: LevelTrainer,
-    chunks: Sequence[Chunk],
-    what: str,
-    shards: ChunkShards | None,
-    depth: int,
-    done: Mapping[int, ChunkPart],
-) -> dict[int, ChunkPart]:
-    """The parts of a level by first child: those done, and the others trained by tasks."""
-    if trainer.limit.budget.is_limited:
-        refuse_time_budget(what)
-    parts = dict(done)
-    if shards is None:
-        token = secrets.token_hex(16)
-        assert tasks.folder is not None
-        shards = ChunkShards(tasks.folder / token, token)  # other levels have the same numbers in folders of their own
-        shards.folder.mkdir()
-    pieces = {piece.first: piece for chunk in chunks for piece in tasks_of(chunk)}
-    widths, n_features = widths_of(chunks), trainer.features.shape[1]
-    work = {first: trainer.work(piece) for first, piece in pieces.items() if first not in parts}
-    groups = [
-        ChunkTask(depth, firsts, shards.new_path().absolute(), shards.fingerprint)
-        for firsts in balanced(work, TASKS_PER_SLOT * tasks.slots)
-        if firsts
-    ]
-
-    def read(task: ChunkTask, _result: None) -> dict[int, ChunkPart] | None:
-        found = shards.level(depth, widths, n_features, read_shard(task.path, task.fingerprint) or {})
-        return found if found.keys() >= set(task.firsts) else None
-
-    with progress(what, sum(work.values()), "work") as step, tasks.share(level) as shared:
-        for _, new in tasks.map(train_chunks, groups, shared, read=read):
-            parts |= new
-            step(sum(work[first] for first in new))
-    return parts
-
-
-def train_chunks(level: Level, task: ChunkTask) -> None:
-    """A task: train chunks and write them, unless an attempt before has done so."""
-    if task.path.exists() and read_shard(task.path, task.fingerprint) is not None:
-        return
-    features, norms = level.examples.open()
-    settings, wanted = level.settings, set(task.firsts)
-    limit = PassLimit(NO_LIMIT, NO_LIMIT, SolverPace(features))
-    trainer = LevelTrainer(features, norms, level.target, settings.solver, settings.relevance, level.seed, limit)
-    chunks = chunks_of(level.offsets, level.documents)
-    pieces = [piece for chunk in chunks for piece in tasks_of(chunk) if piece.first in wanted]
-    parts = {}
-    trainer.train_pieces(pieces, "chunks", parts)
-    write_shard(task.path, task.fingerprint, {(task.depth, first): part for first, part in parts.items()})
-
-
-def balanced(work: Mapping[int, float], count: int) -> list[tuple[int, ...]]:
-    """At most `count` groups with about the same work, each with its chunks in order; the largest work first."""
-    groups: list[list[int]] = [[] for _ in range(max(1, min(count, len(work))))]
-    totals = [(0.0, number) for number in range(len(groups))]
-    for first in sorted(work, key=lambda first: (-work[first], first)):
-        total, number = heapq.heappop(totals)
-        groups[number].append(first)
-        heapq.heappush(totals, (total + work[first], number))
-    return [tuple(sorted(groups[number])) for _, number in sorted(totals, reverse=True)]
-
-
-def widths_of(chunks: Sequence[Chunk]) -> dict[int, int]:
-    """Children of each piece of work, by the first of them."""
-    return {piece.first: piece.last - piece.first for chunk in chunks for piece in tasks_of(chunk)}
-
 
 # --- label trees ---
 
@@ -593,3 +296,300 @@ def scaled(target: Any) -> Any:
     result = target.copy()
     result.data = (target.data * np.repeat(factors, counts)).astype(np.float32)
     return result
+
+
+# --- level tasks ---
+# Levels of linear trees trained by tasks: each trains some chunks and writes them as a shard with a checksum.
+#
+# A chunk depends on the documents and targets of its node and on nothing that other chunks compute, so that any process
+# may train any of them, twice if need be. Shards are those from which a killed training resumes (see below).
+
+TASKS_PER_SLOT = 4
+"""Tasks of a level for each that runs at a time: more, so that they end together and little is lost with a worker."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """What the chunks of a level are trained from.
+
+    Parameters
+    ----------
+    examples
+        `TrainingExamples`; for tasks their features and squared norms, shared by all levels.
+    target, documents, offsets
+        Labels at this level; the documents of each node above (None: all); the nodes' first children.
+    settings, seed
+        As for `train_tree`.
+    """
+
+    examples: Any
+    target: Any
+    documents: Any
+    offsets: np.ndarray
+    settings: TrainingSettings
+    seed: int
+
+
+def solve_chunks(
+    level: Level, limit: PassLimit, what: str, depth: int, shards: ChunkShards | None, keep: bool
+) -> list[ChunkPart]:
+    """The weights of each chunk of a level: finished ones from the shards, others trained here or by tasks.
+
+    `keep`: whether what is trained is added to the shards.
+    """
+    examples, settings = level.examples, level.settings
+    hold = held_bytes(settings.memory) if is_mapped(examples.features) else None
+    trainer = LevelTrainer(
+        examples.features, examples.norms, level.target, settings.solver, settings.relevance, level.seed, limit,
+        hold=hold, folder=examples.folder,
+    )  # fmt: skip
+    chunks, n_features = chunks_of(level.offsets, level.documents), examples.features.shape[1]
+    done = {} if shards is None else shards.level(depth, widths_of(chunks), n_features)
+    if not examples.tasks.shares_memory:
+        shared = replace(level, examples=examples.shared)
+        done = trained_elsewhere(examples.tasks, shared, trainer, chunks, what, shards, depth, done)
+    finished = partial(_add_finished, shards, depth) if shards is not None and keep else None
+    return trainer.train(chunks, what, done, finished)
+
+
+def _add_finished(shards: ChunkShards, depth: int, first: int, part: ChunkPart) -> None:
+    shards.add((depth, first), part)
+
+
+class ChunkTask(NamedTuple):
+    """Some chunks of a level, and the shard to write them to."""
+
+    depth: int
+    firsts: tuple[int, ...]
+    path: Path
+    fingerprint: str
+
+
+def trained_elsewhere(
+    tasks: Tasks,
+    level: Level,
+    trainer: LevelTrainer,
+    chunks: Sequence[Chunk],
+    what: str,
+    shards: ChunkShards | None,
+    depth: int,
+    done: Mapping[int, ChunkPart],
+) -> dict[int, ChunkPart]:
+    """The parts of a level by first child: those done, and the others trained by tasks."""
+    if trainer.limit.budget.is_limited:
+        refuse_time_budget(what)
+    parts = dict(done)
+    if shards is None:
+        token = secrets.token_hex(16)
+        assert tasks.folder is not None
+        shards = ChunkShards(tasks.folder / token, token)  # other levels have the same numbers in folders of their own
+        shards.folder.mkdir()
+    pieces = {piece.first: piece for chunk in chunks for piece in tasks_of(chunk)}
+    widths, n_features = widths_of(chunks), trainer.features.shape[1]
+    work = {first: trainer.work(piece) for first, piece in pieces.items() if first not in parts}
+    groups = [
+        ChunkTask(depth, firsts, shards.new_path().absolute(), shards.fingerprint)
+        for firsts in balanced(work, TASKS_PER_SLOT * tasks.slots)
+        if firsts
+    ]
+
+    def read(task: ChunkTask, _result: None) -> dict[int, ChunkPart] | None:
+        found = shards.level(depth, widths, n_features, read_shard(task.path, task.fingerprint) or {})
+        return found if found.keys() >= set(task.firsts) else None
+
+    with progress(what, sum(work.values()), "work") as step, tasks.share(level) as shared:
+        for _, new in tasks.map(train_chunks, groups, shared, read=read):
+            parts |= new
+            step(sum(work[first] for first in new))
+    return parts
+
+
+def train_chunks(level: Level, task: ChunkTask) -> None:
+    """A task: train chunks and write them, unless an attempt before has done so."""
+    if task.path.exists() and read_shard(task.path, task.fingerprint) is not None:
+        return
+    features, norms = level.examples.open()
+    settings, wanted = level.settings, set(task.firsts)
+    limit = PassLimit(NO_LIMIT, NO_LIMIT, SolverPace(features))
+    trainer = LevelTrainer(features, norms, level.target, settings.solver, settings.relevance, level.seed, limit)
+    chunks = chunks_of(level.offsets, level.documents)
+    pieces = [piece for chunk in chunks for piece in tasks_of(chunk) if piece.first in wanted]
+    parts = {}
+    trainer.train_pieces(pieces, "chunks", parts)
+    write_shard(task.path, task.fingerprint, {(task.depth, first): part for first, part in parts.items()})
+
+
+def balanced(work: Mapping[int, float], count: int) -> list[tuple[int, ...]]:
+    """At most `count` groups with about the same work, each with its chunks in order; the largest work first."""
+    groups: list[list[int]] = [[] for _ in range(max(1, min(count, len(work))))]
+    totals = [(0.0, number) for number in range(len(groups))]
+    for first in sorted(work, key=lambda first: (-work[first], first)):
+        total, number = heapq.heappop(totals)
+        groups[number].append(first)
+        heapq.heappush(totals, (total + work[first], number))
+    return [tuple(sorted(groups[number])) for _, number in sorted(totals, reverse=True)]
+
+
+def widths_of(chunks: Sequence[Chunk]) -> dict[int, int]:
+    """Children of each piece of work, by the first of them."""
+    return {piece.first: piece.last - piece.first for chunk in chunks for piece in tasks_of(chunk)}
+
+
+# --- shards ---
+# Finished chunks of an unfinished training on disk, from which a killed training resumes.
+#
+# Chunks are collected and written together as a *shard*, a small folder that is written atomically. A shard has the
+# fingerprint of the training (parameters and data); those of other trainings, or damaged ones, are ignored. Writing
+# takes a small fraction of the time: the interval between shards grows with the time a shard takes.
+
+MIN_INTERVAL = 1.0
+"""Seconds between shards, if writing is fast; a kill loses the work of one interval."""
+WRITE_FRACTION = 0.01
+"""Fraction of the time that may be spent on writing."""
+MAX_BYTES = 64 << 20
+"""Maximum bytes collected before they are written."""
+CHUNKS, CHUNKS_FILE = "chunks", "chunks.safetensors"
+"""Type of the folders, with which their names begin."""
+_ARRAYS = {"features": "i", "row_counts": "i", "lanes": "u", "values": "f", "bias": "f"}  # and the kind of each dtype
+
+Key = tuple[int, int]
+"""Level in the tree, and the chunk's first child."""
+
+
+class ChunkShards:
+    """The finished chunks of one tree. Use it in a `with` block, which writes them after an error too."""
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        self.folder, self.fingerprint = folder, fingerprint
+        self.number = 0
+        self._parts: dict[Key, ChunkPart] = {}
+        self._waiting: dict[Key, ChunkPart] = {}
+        self._bytes = 0
+        self._lock, self._writing = threading.Lock(), threading.Lock()
+        self._due = time.monotonic() + MIN_INTERVAL
+        self._failed = False
+
+    def __enter__(self) -> ChunkShards:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for path in self.folder.glob(".*.new-*"):
+            shutil.rmtree(path, ignore_errors=True)  # left half written by a kill
+        for path in sorted(self.folder.iterdir()):
+            kind, _, number = path.name.partition("-")
+            if kind == CHUNKS and number.isdigit():
+                self.number = max(self.number, int(number) + 1)
+                self._parts |= read_shard(path, self.fingerprint) or {}
+        if self._parts:
+            log.info("resuming after %s finished chunks", f"{len(self._parts):,}")
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        with self._writing:
+            self._write()
+
+    def level(
+        self, depth: int, widths: Mapping[int, int], n_features: int, parts: Mapping[Key, ChunkPart] | None = None
+    ) -> dict[int, ChunkPart]:
+        """The level's finished chunks by first child; `widths` has the number of children of each possible chunk.
+
+        They are those of an earlier attempt, unless `parts` are given.
+        """
+        finished = {}
+        for (of_level, first), part in (self._parts if parts is None else parts).items():
+            if of_level != depth:
+                continue
+            if first in widths and _is_valid(part, widths[first], n_features):
+                finished[first] = part
+            else:
+                log.warning("%s: a chunk of level %d does not fit and is trained again", self.folder, depth + 1)
+        return finished
+
+    def add(self, key: Key, part: ChunkPart) -> None:
+        """Add a finished chunk. Thread-safe; when a shard is due, one thread writes it and the others continue.
+
+        If one cannot be written, no others are tried.
+        """
+        with self._lock:
+            self._waiting[key] = part
+            self._bytes += sum(getattr(part, name).nbytes for name in _ARRAYS)
+            due = self._bytes >= MAX_BYTES or time.monotonic() >= self._due
+        if due and self._writing.acquire(blocking=False):
+            try:
+                self._write()
+            finally:
+                self._writing.release()
+
+    def _write(self) -> None:
+        with self._lock:
+            parts, self._waiting, self._bytes = self._waiting, {}, 0
+        if not parts or self._failed:
+            return
+        begin = time.monotonic()
+        self._failed = not keep_finished(self.new_path(), CHUNKS, self.fingerprint, CHUNKS_FILE, _to_tensors(parts))
+        end = time.monotonic()
+        self._due = end + max(MIN_INTERVAL, (end - begin) / WRITE_FRACTION)
+
+    def new_path(self) -> Path:
+        """The path of a new shard, for somebody else to write."""
+        with self._lock:
+            self.number += 1
+            return self.folder / f"{CHUNKS}-{self.number - 1:06d}"
+
+
+def write_shard(path: Path, fingerprint: str, parts: Mapping[Key, ChunkPart]) -> None:
+    """Write finished chunks, unless another process has written the same ones in the meantime."""
+    written = keep_finished(path, CHUNKS, fingerprint, CHUNKS_FILE, _to_tensors(parts))
+    if not written and read_shard(path, fingerprint) is None:
+        raise DataError("finished chunks cannot be written", path)
+
+
+def read_shard(path: Path, fingerprint: str) -> dict[Key, ChunkPart] | None:
+    """The chunks of a shard, with checksums compared; None if it is missing or damaged."""
+    folder = find_finished(path, CHUNKS, fingerprint)
+    if folder is None:
+        return None
+    try:
+        return _from_tensors(folder.tensors(CHUNKS_FILE), path)
+    except ModelFormatError as error:
+        log.warning("%s: not used: %s", path, error)
+        return None
+
+
+def _to_tensors(parts: Mapping[Key, ChunkPart]) -> dict[str, np.ndarray]:
+    """All parts concatenated, with the sizes of each."""
+    tensors = {"keys": np.array(list(parts), np.int64)}
+    for name in _ARRAYS:
+        arrays = [getattr(part, name) for part in parts.values()]
+        tensors[name] = np.concatenate(arrays)
+        tensors[f"{name}.sizes"] = np.array([len(array) for array in arrays], np.int64)
+    return tensors
+
+
+def _from_tensors(tensors: Mapping[str, np.ndarray], path: Path) -> dict[Key, ChunkPart]:
+    keys = store.get_tensor(tensors, "keys", path)
+    arrays_by_name = []
+    for name in _ARRAYS:
+        array, sizes = store.get_tensor(tensors, name, path), store.get_tensor(tensors, f"{name}.sizes", path)
+        if array.ndim != 1 or sizes.shape != (len(keys),) or not are_sizes(sizes, len(array)):
+            raise ModelFormatError(f"{path}: the sizes of {name} are damaged")
+        arrays_by_name.append(np.split(array, np.cumsum(sizes)[:-1]))
+    if keys.ndim != 2 or keys.shape[1] != 2:
+        raise ModelFormatError(f"{path}: the keys are damaged")
+    parts = zip(keys.tolist(), zip(*arrays_by_name, strict=True), strict=True)
+    return {(level, first): ChunkPart(*arrays) for (level, first), arrays in parts}
+
+
+def _is_valid(part: ChunkPart, width: int, n_features: int) -> bool:
+    """Whether a part is consistent: kernels read it without checks."""
+    return bool(
+        all(getattr(part, name).dtype.kind == kind for name, kind in _ARRAYS.items())
+        and len(part.features) == len(part.row_counts)
+        and len(part.lanes) == len(part.values)
+        and are_sizes(part.row_counts, len(part.lanes))
+        and len(part.bias) == width
+        and (part.row_counts > 0).all()
+        and is_increasing(part.features)
+        and in_range(part.features, n_features)
+        and in_range(part.lanes, width)
+        and all_finite(part.values)
+        and all_finite(part.bias)
+    )
