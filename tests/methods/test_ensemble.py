@@ -273,6 +273,15 @@ def test_members_are_trained_and_resumed(parts, tmp_path, caplog):
     assert "it belongs to another training" in caplog.text
 
 
+def test_a_finished_member_is_used_again_only_with_all_its_parameters(parts, tmp_path):
+    """Also with those that decide no part of it, such as how an ensemble within the ensemble combines."""
+    inner = [{"method": "linear_flat"}, {"method": "popularity"}]
+    for combine in ("average", "rank_average"):
+        members = [{"method": "ensemble", "members": inner, "combine": combine}, {"method": "popularity"}]
+        found = lw.Ensemble(members=members).fit(parts[0], valid=parts[1], job=Job(tmp_path))
+        assert found.members_[0].combination_.rule == combine
+
+
 def test_a_finished_member_is_used_again_only_with_the_same_held_out_documents(parts, tmp_path, caplog, monkeypatch):
     """Members that validate depend on them, others do not."""
     members, job = [lw.LinearTree(seed=5, **SMALL), lw.Popularity()], Job(tmp_path)

@@ -89,9 +89,13 @@ def test_vectors_have_norm_one_and_do_not_see_a_mirror(model, folder):
     assert vectors.shape == (8, 16)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     pixels = np.stack([_pixels(path) for path in paths])
-    straight, mirrored = (model.fitted_.image_vectors(Documents(arrays=some)) for some in (pixels, pixels[:, :, ::-1]))
+    straight, mirrored = (
+        model.fitted_.image_vectors(Documents(arrays=some), model.config) for some in (pixels, pixels[:, :, ::-1])
+    )
     np.testing.assert_allclose(straight, mirrored, atol=1e-4)
-    np.testing.assert_allclose(straight, model.fitted_.image_vectors(model._as_documents(paths)), atol=1e-4)
+    np.testing.assert_allclose(
+        straight, model.fitted_.image_vectors(model._as_documents(paths), model.config), atol=1e-4
+    )
 
 
 def _pixels(path):
@@ -203,7 +207,7 @@ def test_verified_images_have_the_pixels_of_predicted_ones(crop, tmp_path):
         Image.fromarray(np.random.default_rng(1).integers(0, 256, (200, 200, 3), np.uint8)).save(path)
     seen = []
 
-    def image_vectors(images):
+    def image_vectors(images, config):
         seen.append(images.batch(np.arange(2)).arrays[0])
         return np.ones((2, 1))
 

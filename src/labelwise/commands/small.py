@@ -206,7 +206,8 @@ def _vectors(model: Method, count: int, image: Callable[[int], Image]) -> tuple[
         for start in range(0, count, AT_ONCE):
             some = _Opened(image, range(start, min(start + AT_ONCE, count)))
             with step.part(len(some)):
-                parts.append(model.fitted_.image_vectors(ImageInputs(model.config.image, images=some, keep=True)))
+                images = ImageInputs(model.config.image, images=some, keep=True)
+                parts.append(model.fitted_.image_vectors(images, model.config))
     return np.concatenate(parts), time.monotonic() - begin
 
 

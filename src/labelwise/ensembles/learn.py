@@ -23,6 +23,7 @@ from labelwise.errors import DataError
 from labelwise.metrics.formulas import discounts
 from labelwise.metrics.names import Metric, parse_metric
 from labelwise.model.calibration import Calibration, are_right
+from labelwise.model.identity import content_of
 from labelwise.model.inputs import Overlap, predict_in_blocks, split_for_early_stopping
 from labelwise.model.method import Method
 from labelwise.runtime.job import Job
@@ -126,6 +127,7 @@ def ranked_by_members(
             for number, (member, columns) in enumerate(zip(members, labels.columns, strict=True))
         ]  # fmt: skip
 
+    job.follow(content_of(documents))  # they are no part of the identity, which members share
     (documents,) = job.some((documents,), ranked, LEARNING_TIME)
     candidates = side_by_side(ranked(documents))
     right = are_right(candidates.labels, documents.labels)

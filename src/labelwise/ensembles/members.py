@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from labelwise.config import RESULT, deciding_fields
 from labelwise.data.dataset import Dataset
 from labelwise.data.hashing import KINDS
 from labelwise.data.out_of_core import scratch_at
@@ -18,7 +19,7 @@ from labelwise.io.run_folder import model_folder
 from labelwise.model.card import CARD_FILE
 from labelwise.model.estimator import with_preset
 from labelwise.model.folder import member_folders, member_prefix, write_member
-from labelwise.model.identity import fit_identity
+from labelwise.model.identity import content_of, fit_identity
 from labelwise.model.inputs import kinds_to_train_on
 from labelwise.model.method import Method, load, load_folder
 from labelwise.registry import method_class
@@ -229,11 +230,17 @@ def kinds_read(member: Method) -> set[str]:
 def train_members(members: Sequence[Method], train: Dataset | None, valid: Dataset | None, job: Job) -> list[Method]:
     """The members, with those trained that are not yet; finished ones are kept if the fit is killed."""
     fresh = {number: member for number, member in enumerate(members) if not is_fitted(member)}
-    own = {number: [fit_identity(member, member.config, train, valid)] for number, member in fresh.items()}
+    own = {number: identity_of_member(member, train, valid) for number, member in fresh.items()}
     with job.stage("members", len(fresh) / (len(fresh) + 0.1)) as part:
         shared = fresh, train, valid
         found = part.each("member", list(fresh), fit_member, shared, of=own, complete=True, stored=MODEL_FOLDER)
     return [found.get(number, member) for number, member in enumerate(members)]
+
+
+def identity_of_member(member: Method, train: Dataset | None, valid: Dataset | None) -> list[Any]:
+    """What a finished member follows from: all that decides the whole model, where a part needs less."""
+    held_out = content_of(valid) if valid is not None and "valid" in member.config.elsewhere else None
+    return [fit_identity(member, member.config, train, valid), deciding_fields(member.config, RESULT), held_out]
 
 
 def fit_member(shared: tuple[Mapping[int, Method], Dataset, Dataset | None], job: Job, keys: Iterable[int]) -> Any:

@@ -102,10 +102,12 @@ class XRTransformer(Method):
             known = (words, counted) if ranked_on is train else None
             features, rows = WordsAndVectors.learn(encoder, config, ranked_on, job, known)
             own = replace(given, trees=[tree]) if fine.keep_tree else given
-            linear = fit_trees(features, rows, ranked_on.labels, own, config, job)
-            return EncodedLinearModel(features, linear).tensors()
+            made.append(EncodedLinearModel(features, fit_trees(features, rows, ranked_on.labels, own, config, job)))
+            return made[0].tensors()
 
-        model = EncodedLinearModel.from_tensors(job.alone(ranker), Saved.of(config, train))
+        made: list[EncodedLinearModel] = []  # on the rank that trains it; others restore what it has sent
+        tensors = job.alone(ranker)
+        model = made[0] if made else EncodedLinearModel.from_tensors(tensors, Saved.of(config, train))
         model.histories = histories
         return model
 

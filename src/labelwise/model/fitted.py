@@ -104,7 +104,7 @@ ABILITIES = {
   single documents, `contributions(documents, labels, count)`: features with the largest contributions, and the amounts
 - `explanations(model, document, labels, k, terms)`: in place of what is made from `explain`
 - `pixels(document, labels, cells, config)`: how the scores of labels fall when a part of the image is covered
-- `vectors(documents, config)`, `image_vectors(documents)`, `attention(documents, tokens, config)`
+- `vectors(documents, config)`, `image_vectors(documents, config)`, `attention(documents, tokens, config)`
 - `learned(new, config)`: trained on more documents (`NewDocuments`), the number of new features, and the reasons why a
   full training is due
 - `shrunk(precision, threshold, config)`: a smaller one, and the parameters that differ

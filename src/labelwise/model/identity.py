@@ -88,13 +88,17 @@ def _folder_content(folder: Path) -> Any:
         if (saved / MANIFEST).is_file():
             with suppress(ModelFormatError):
                 return Folder(saved, "model", verify=False).manifest["files"]
-    paths = (Path(parent, name) for parent, _, names in os.walk(folder, followlinks=True) for name in names)
+    paths = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
     return {path.relative_to(folder).as_posix(): _file_hash(path) for path in paths if path.is_file()}
 
 
 def _file_hash(path: Path) -> str:
+    """SHA-256 of a file; of one that may not be read its size and time, because not every text names a file."""
     status = path.stat()
-    return _hash_of(str(path.resolve()), status.st_size, status.st_mtime_ns)
+    try:
+        return _hash_of(str(path.resolve()), status.st_size, status.st_mtime_ns)
+    except OSError:
+        return f"unread {status.st_size} {status.st_mtime_ns}"
 
 
 @lru_cache(maxsize=4096)

@@ -223,7 +223,8 @@ class Method(Estimator):
         """The documents to train on, checked."""
         if data is None and not self.needs_data:
             return None
-        dataset = as_dataset(data, labels, self.fact("inputs") or self.inputs)
+        inputs = self.config.facts().get("inputs", self.inputs)  # not those of what was learned before
+        dataset = as_dataset(data, labels, inputs or self.inputs)
         if len(dataset) == 0:
             raise DataError(f"{dataset.name}: there are no documents to train on")
         if dataset.n_labels == 0:

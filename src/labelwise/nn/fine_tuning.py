@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,10 +65,6 @@ from labelwise.runtime.results import Arrays
 from labelwise.runtime.tasks import HERE
 from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK
-
-if TYPE_CHECKING:
-    from labelwise.nn.train.optim import check_by_row
-
 
 # --- memory ---
 # Estimate the memory of fine-tuning an encoder before it begins, and refuse what does not fit.

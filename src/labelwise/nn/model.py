@@ -194,7 +194,7 @@ def train_text_network(
                 pace = (time.monotonic() - begin) / len(given[0])
                 history = _train_watched(network.head, parts, alone, None, stage, "training the head")
             step = STEP_COST * pace * training.batch_size * training.accumulate
-            if on_rank_zero(lambda: job.budget.remaining() <= step):
+            if on_rank_zero(lambda: job.budget.remaining() <= step and not _has_begun(job)):
                 job.budget.end_early()
                 log.info("training: left out, only the head is trained: the time budget does not allow a step of both")
                 return TextModel(network, config, history)
@@ -202,6 +202,11 @@ def train_text_network(
             parts = [Part(tokens(part), part.labels) for part in given]
             history = _train_watched(network, parts, training, config.monitor, stage)
     return TextModel(network, config, history)
+
+
+def _has_begun(job: Job) -> bool:
+    """Whether an interrupted attempt has weights of encoder and head, which are better than those of the head alone."""
+    return job.folder is not None and any((job.folder / "train").glob("last-*"))
 
 
 def head_alone(training: TrainingConfig, epochs: int) -> TrainingConfig:
@@ -292,17 +297,17 @@ class FaceModel(ImageModel):
 
     def vectors(self, documents: Documents, config: Any) -> np.ndarray:
         """Vectors of norm 1."""
-        vectors = self.image_vectors(documents)
+        vectors = self.image_vectors(documents, config)
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
-    def image_vectors(self, documents: Documents | ImageInputs) -> np.ndarray:
+    def image_vectors(self, documents: Documents | ImageInputs, config: Any) -> np.ndarray:
         """Vectors that are not normalised, as templates need them: their norm is a sign of the image's quality."""
         from labelwise.nn.encode import encode_inputs, encode_with_mirror
         from labelwise.nn.images.inputs import ImageInputs
         from labelwise.runtime.device import torch_threads
 
         images = documents if isinstance(documents, ImageInputs) else self.inputs(documents)
-        encode = encode_with_mirror if self.config.mirror else encode_inputs
+        encode = encode_with_mirror if config.mirror else encode_inputs
         with torch_threads():
             return encode(self.network.encoder, images, "encoding")
 

@@ -123,7 +123,9 @@ class Each:
                 f"{self.name}: a time budget is for one process, which measures its own pace; leave out time_budget or "
                 "--launcher"
             )
-        plain = replace(self, job=replace(self.job, log=_ignore, tasks=None))
+        # absolute: a worker on another node need not have the driver's directory
+        folder, below = (None if path is None else path.absolute() for path in (self.folder, self.job.folder))
+        plain = replace(self, folder=folder, job=replace(self.job, folder=below, log=_ignore, tasks=None))
         done: dict[Key, Result] = {}
         left = [tuple(keys) for keys in groups]
         for _ in range(RETRIES + 1):

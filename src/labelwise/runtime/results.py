@@ -9,7 +9,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,27 +58,6 @@ def _plain(part: Any) -> Any:
     import torch
 
     return part.detach().cpu().contiguous().view(torch.uint8).numpy() if part.ndim else part.item()
-
-
-def named_files(values: Any) -> dict[str, Any]:
-    """What the paths among some plain values hold: of files a hash, of folders names, sizes and times of their files.
-
-    Folders are models with gigabytes of weights, which nobody changes in place; files are edited.
-    """
-    found: dict[str, Any] = {}
-    if isinstance(values, Mapping | list | tuple):
-        for value in values.values() if isinstance(values, Mapping) else values:
-            found |= named_files(value)
-    elif isinstance(values, str) and values:
-        with suppress(OSError, ValueError):  # other texts: not a path, or too long for one
-            path = Path(values).expanduser()
-            if path.is_file():
-                with path.open("rb") as file:
-                    found[values] = hashlib.file_digest(file, "sha256").hexdigest()
-            elif path.is_dir():
-                files = ((one, one.stat()) for one in sorted(path.iterdir()) if one.is_file())
-                found[values] = [[one.name, at.st_size, at.st_mtime_ns] for one, at in files]
-    return found
 
 
 def fingerprint_by_budget(own: str, time_budget: float | None) -> str:
