@@ -91,7 +91,7 @@ class Explanation:
 
 
 TERMS = 10
-"""Words listed per label, unless told otherwise."""
+"""Words listed per label, unless a number is given."""
 
 
 class Explanations(list[Explanation]):
