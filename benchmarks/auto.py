@@ -39,7 +39,7 @@ def command(*words: str) -> dict[str, float]:
 
 def once(run: Path, *words: str) -> dict[str, float]:
     """The command of a run and what it took, unless the run is finished."""
-    from labelwise.io.run_folder import is_finished
+    from labelwise.io.folder import is_finished
 
     took = run.with_name(f"{run.name}-took.json")
     if not is_finished(run):
@@ -51,10 +51,10 @@ def measure(folder: Path, budget: str, limit: int | None, runs: Path) -> dict[st
     """Both runs of a data set, and their figures."""
     from labelwise.config import ConfigSource
     from labelwise.data.read import find_parts
+    from labelwise.io.folder import AUTO, CONFIG
+    from labelwise.io.folder import RESULTS as SCORES
     from labelwise.io.json import read_json
-    from labelwise.io.run_folder import AUTO, CONFIG
-    from labelwise.io.run_folder import RESULTS as SCORES
-    from labelwise.metrics.saved_predictions import PairedScores, saved_predictions
+    from labelwise.metrics.result import PairedScores, saved_predictions
     from labelwise.model.method import load
     from labelwise.report.schema import AutoRecord, Results
     from labelwise.runs.config import run_config

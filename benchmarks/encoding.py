@@ -148,8 +148,7 @@ def ranker(given: argparse.Namespace) -> list[dict[str, Any]]:
     from dataclasses import replace
 
     import labelwise as lw
-    from labelwise.nn.encode import encode_corpus
-    from labelwise.nn.vector_cache import cache_folder
+    from labelwise.nn.encode import cache_folder, encode_corpus
     from labelwise.runtime.device import torch_threads
 
     train = lw.read(given.data[0], split="train")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import labelwise as lw
-from labelwise.testing.planted import planted_features, planted_texts
+from labelwise.testing.subject import planted_features, planted_texts
 
 RUN = "data: {{path: corpus}}\nmodel: {{method: {method}, {more}}}\nrun: {{folder: runs/{name}}}\n"
 TABLES = {"catalogue": 0, "new": 1, "more": 2, "train": 3, "notes": 4, "a": 5, "b": 6, "valid": 7}

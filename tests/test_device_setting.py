@@ -7,7 +7,7 @@ import pytest
 import labelwise as lw
 from cli.commands import labelwise
 from labelwise.errors import ConfigError
-from labelwise.runtime.device_setting import requested_device, using_device
+from labelwise.runtime.device import requested_device, using_device
 
 torch = pytest.importorskip("torch")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import labelwise as lw
-from labelwise.testing.planted import planted_texts
+from labelwise.testing.subject import planted_texts
 from labelwise.topk import TopK
 
 DOCS = Path(__file__).parents[1] / "docs"

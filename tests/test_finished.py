@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from labelwise.errors import DataError
-from labelwise.runtime import results as finished
-from labelwise.runtime.results import (
+from labelwise.runtime import job as finished
+from labelwise.runtime.job import (
     find_finished,
     fingerprint,
     fingerprint_in,

@@ -7,7 +7,7 @@ import pydoc
 import pytest
 
 import labelwise as lw
-from labelwise.model.signature import STUB, stub_text
+from labelwise.model.estimator import STUB, stub_text
 from labelwise.registry import METHODS, method_class
 
 
@@ -34,7 +34,7 @@ def test_help_shows_types_defaults_and_sentences():
 
 def test_editors_see_the_same_without_running_the_code():
     expected = stub_text(method_class(name) for name in METHODS)
-    assert STUB.read_text(encoding="utf-8") == expected, "run python -m labelwise.model.signature"
+    assert STUB.read_text(encoding="utf-8") == expected, "run python -m labelwise.model.estimator"
     classes = {node.name: node for node in ast.parse(expected).body if isinstance(node, ast.ClassDef)}
     for name in METHODS:
         method = method_class(name)

@@ -25,7 +25,7 @@ def files_of_fit(name: str) -> list[str]:
     """The files that `fit` of a method executes, relative to the package."""
     from conformance.small import SMALL
     from labelwise.registry import method_class
-    from labelwise.testing.planted import planted
+    from labelwise.testing.subject import planted
 
     method = method_class(name)(**SMALL.get(name, {}))
     data = planted(method.fact("inputs")[0], n_documents=60, n_labels=12)

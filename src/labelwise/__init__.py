@@ -34,7 +34,7 @@ _MODULES = {
     "load": "labelwise.model.method",
     "read": "labelwise.data.read",
     "read_splits": "labelwise.data.read",
-    "set_device": "labelwise.runtime.device_setting",
+    "set_device": "labelwise.runtime.device",
     "set_threads": "labelwise.runtime.threads",
     "verify": "labelwise.metrics.verification",
     "write": "labelwise.data.write",
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from labelwise.metrics.evaluate import evaluate as evaluate
     from labelwise.metrics.verification import verify as verify
     from labelwise.model.method import load as load
-    from labelwise.runtime.device_setting import set_device as set_device
+    from labelwise.runtime.device import set_device as set_device
     from labelwise.runtime.threads import set_threads as set_threads
     from labelwise.signatures import AttentionXML as AttentionXML
     from labelwise.signatures import BiGRU as BiGRU

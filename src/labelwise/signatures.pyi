@@ -1,9 +1,9 @@
-"""Parameters of the methods, for editors: written by `python -m labelwise.model.signature`."""
+"""Parameters of the methods, for editors: written by `python -m labelwise.model.estimator`."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, Optional, Union
 
-from labelwise.features.tfidf_config import TfidfConfig
+from labelwise.features.settings import TfidfConfig
 from labelwise.labelspace.buckets import RepartitionConfig
 from labelwise.linear.solver import SolverConfig
 from labelwise.methods.attention_xml import AttentionXML as _AttentionXML

@@ -1,3 +1,3 @@
 """Planted data, under the name that tests know it by."""
 
-from labelwise.testing.planted import *  # noqa: F403
+from labelwise.testing.subject import *  # noqa: F403

@@ -21,8 +21,7 @@ from labelwise.io import folder as store
 from labelwise.io.tensors import map_tensors, write_tensor_file
 from labelwise.model.method import Method
 from labelwise.testing.checks import CHECKS
-from labelwise.testing.planted import read_picture
-from labelwise.testing.subject import Subject
+from labelwise.testing.subject import Subject, read_picture
 from labelwise.topk import TopK
 
 WIDTH = 512

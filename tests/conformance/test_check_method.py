@@ -12,7 +12,7 @@ from labelwise import registry
 from labelwise.errors import ConfigError, DataError
 from labelwise.testing import ConformanceError, check_method
 from labelwise.testing.checks import CHECKS
-from labelwise.testing.planted import planted_features, planted_texts
+from labelwise.testing.subject import planted_features, planted_texts
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "knn_method"
 QUICK = ["predictions_are_well_formed", "save_and_load_are_exact", "wrong_inputs_are_refused", "sklearn_manners"]

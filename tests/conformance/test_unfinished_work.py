@@ -14,7 +14,7 @@ from labelwise.labelspace.buckets import BucketTables
 from labelwise.nn.config import EncoderConfig
 from labelwise.nn.text.transformer import open_encoder
 from labelwise.registry import method_names
-from labelwise.testing.planted import planted
+from labelwise.testing.subject import planted
 from labelwise.testing.unfinished_work import inexact_stops, wrongly_reused
 
 STOPS, CHANGES = 5, 4

@@ -14,8 +14,7 @@ from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.nn.config import EncoderConfig
 from labelwise.nn.encode import encode_corpus
 from labelwise.nn.inputs import batches_by_length, tensors_of
-from labelwise.nn.text.saved_encoder import check_vocabulary
-from labelwise.nn.text.transformer import TransformerEncoder, attention_maps, open_encoder
+from labelwise.nn.text.transformer import TransformerEncoder, attention_maps, check_vocabulary, open_encoder
 from labelwise.strings import Strings
 
 TEXTS = Strings.of([f"word{n} " * (1 + n % 7) + f"and {'tail ' * (n % 5)}" for n in range(40)])

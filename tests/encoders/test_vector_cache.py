@@ -11,12 +11,20 @@ from common import Stop
 from labelwise.commands.encode import pretrained_encoder
 from labelwise.errors import ConfigError
 from labelwise.nn import encode as embed
-from labelwise.nn import vector_cache
+from labelwise.nn import encode as vector_cache
 from labelwise.nn.config import EncoderConfig
-from labelwise.nn.encode import distinct_texts, encode_corpus, encode_some_texts, encoder_fingerprint
+from labelwise.nn.encode import (
+    OUTDATED,
+    VectorCache,
+    cache_folder,
+    distinct_texts,
+    encode_corpus,
+    encode_some_texts,
+    encoder_fingerprint,
+    size_limit,
+)
 from labelwise.nn.text import transformer
 from labelwise.nn.text.transformer import open_encoder
-from labelwise.nn.vector_cache import OUTDATED, VectorCache, cache_folder, size_limit
 from labelwise.runtime.budget import NO_LIMIT
 from labelwise.strings import Strings
 

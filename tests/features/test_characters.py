@@ -8,7 +8,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from labelwise.config import validated
 from labelwise.errors import ConfigError, DataError, ModelFormatError
-from labelwise.features import text_blocks
+from labelwise.features import vocabulary as text_blocks
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.io.folder import strings_to_tensors
 from labelwise.runtime.threads import using_threads

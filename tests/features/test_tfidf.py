@@ -15,7 +15,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 import reference_kernels as reference
 from labelwise.config import validated
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
-from labelwise.features import text_blocks
+from labelwise.features import vocabulary as text_blocks
 from labelwise.features.tfidf import Tfidf, TfidfConfig
 from labelwise.io import folder as store
 from labelwise.runtime.threads import using_threads

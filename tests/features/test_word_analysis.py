@@ -15,7 +15,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 import labelwise as lw
 from labelwise.config import validated
 from labelwise.errors import ConfigError, DataError, ModelFormatError
-from labelwise.features import stemming, text_blocks
+from labelwise.features import settings as stemming
+from labelwise.features import vocabulary as text_blocks
 from labelwise.features import words as rewriting
 from labelwise.features import words as word_analysis
 from labelwise.features.tfidf import Tfidf, TfidfConfig

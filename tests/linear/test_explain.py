@@ -11,9 +11,8 @@ from conformance.planted import planted_features, planted_texts
 from labelwise.errors import ConfigError, DataError, NotFittedError
 from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.explain import TreeExplainer, node_weights
-from labelwise.linear.packed import PackedWeights
 from labelwise.linear.search import POST_PROCESSORS, beam_search
-from labelwise.linear.weights import ChunkedWeights, ChunkPart
+from labelwise.linear.weights import ChunkedWeights, ChunkPart, PackedWeights
 from labelwise.model.explanation import top_words
 from labelwise.registry import method_class
 

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelwise.errors import ModelFormatError
-from labelwise.linear.packed import PackedWeights
 from labelwise.linear.search import beam_search
-from labelwise.linear.weights import ChunkedWeights, ChunkPart
+from labelwise.linear.weights import ChunkedWeights, ChunkPart, PackedWeights
 
 PRECISIONS = ("float32", "float16", "int8")
 N_FEATURES = 700

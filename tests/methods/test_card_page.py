@@ -15,7 +15,7 @@ from labelwise.model.card import (
     code,
     update_card,
 )
-from labelwise.testing.planted import planted_features, planted_texts
+from labelwise.testing.subject import planted_features, planted_texts
 
 HOSTILE = "<script>alert(1)</script> ![x](http://evil/x.png) `b` | c\n# heading \x1b[31m"
 

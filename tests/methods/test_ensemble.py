@@ -326,7 +326,7 @@ def test_a_member_is_trained_again_if_a_file_that_it_reads_has_changed(parts, tm
         count, tree = fit()
         assert (count, tree.children_offsets(0)[-1]) == (1, 2)
     else:
-        monkeypatch.setattr("labelwise.runtime.results.RESULT_VERSION", 1000)
+        monkeypatch.setattr("labelwise.runtime.job.RESULT_VERSION", 1000)
         assert fit()[0] == 0
 
 

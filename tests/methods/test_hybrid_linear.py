@@ -11,13 +11,13 @@ from cli.commands import labelwise
 from common import Stop, same_predictions
 from killing import kill_where_it_holds
 from labelwise.errors import ConfigError, ModelFormatError
-from labelwise.features.vectors import VectorScaling
+from labelwise.features.featurizers import VectorScaling
 from labelwise.linear.settings import SearchSettings
 from labelwise.model.explanation import top_words
 from labelwise.nn.featurizer import DOCUMENT_VECTOR
 from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
-from labelwise.testing.planted import planted_texts
+from labelwise.testing.subject import planted_texts
 
 HOLD_AFTER_THE_FIRST_TREE = """
 import labelwise.linear.train as train

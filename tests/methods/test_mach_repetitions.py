@@ -16,8 +16,7 @@ from labelwise.cli.main import main
 from labelwise.errors import ConfigError, DataError
 from labelwise.io.folder import Folder, FolderWriter, new_folder
 from labelwise.labelspace.buckets import BucketTables
-from labelwise.runtime.each import Each
-from labelwise.runtime.results import FILE, KEY, KIND
+from labelwise.runtime.job import FILE, KEY, KIND, Each
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from conformance.small import small_and_short
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.io.folder import CONFIG_FILE, STATE_FILE, new_folder
 from labelwise.nn.encode import encoder_fingerprint
-from labelwise.nn.text.saved_encoder import with_saved_settings
+from labelwise.nn.text.transformer import with_saved_settings
 from labelwise.registry import method_class
 from labelwise.runtime.threads import using_threads
-from labelwise.testing.planted import planted_texts
+from labelwise.testing.subject import planted_texts
 
 ENCODERS = {
     "text_encoder": {"model": "tiny", "max_length": 12, "pooling": "first", "layers": 2},

@@ -7,7 +7,7 @@ import labelwise as lw
 from labelwise.model.calibration import CURVE_STEPS, _threshold_curve
 from labelwise.report.charts import threshold_chart
 from labelwise.report.schema import Calibration
-from labelwise.testing.planted import planted_texts
+from labelwise.testing.subject import planted_texts
 
 
 def test_figures_are_those_of_the_labels_that_reach_the_threshold():

@@ -9,7 +9,7 @@ from scipy import sparse
 import labelwise as lw
 from labelwise.metrics import per_label as confusion
 from labelwise.metrics.per_label import ConfusionCounter
-from labelwise.testing.planted import planted_texts
+from labelwise.testing.subject import planted_texts
 from labelwise.topk import NO_LABEL, TopK
 
 

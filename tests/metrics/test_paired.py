@@ -6,7 +6,7 @@ from scipy import sparse
 
 from labelwise.errors import ConfigError, DataError
 from labelwise.metrics.evaluate import evaluate
-from labelwise.metrics.saved_predictions import SavedPredictions
+from labelwise.metrics.result import SavedPredictions
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 

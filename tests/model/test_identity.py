@@ -8,10 +8,10 @@ import pytest
 
 import labelwise as lw
 from labelwise.data.csr import Blocks
-from labelwise.model import identity
-from labelwise.model.identity import fit_identity
+from labelwise.model import inputs as identity
+from labelwise.model.inputs import fit_identity
 from labelwise.strings import Strings
-from labelwise.testing.planted import planted
+from labelwise.testing.subject import planted
 
 
 @pytest.fixture

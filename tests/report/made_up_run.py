@@ -9,7 +9,7 @@ import numpy as np
 
 from labelwise.io import folder as store
 from labelwise.model.card import Card, write_card
-from labelwise.model.label_file import ModelLabels
+from labelwise.model.fitted import ModelLabels
 from labelwise.strings import Strings
 
 CONFIG = """\

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from cli.commands import labelwise
-from labelwise.io.run_folder import PREDICTIONS
-from labelwise.metrics.saved_predictions import SavedPredictions
+from labelwise.io.folder import PREDICTIONS
+from labelwise.metrics.result import SavedPredictions
 
 WORDS = [f"w{i}" for i in range(40)]
 

@@ -12,7 +12,7 @@ from killing import kill_where_it_holds
 from labelwise.config import ConfigSource
 from labelwise.data.csr import ArrayOnDisk
 from labelwise.errors import ConfigError, DataError
-from labelwise.io.run_folder import SCRATCH
+from labelwise.io.folder import SCRATCH
 from labelwise.methods.mach import Mach
 from labelwise.runs.config import run_config
 from labelwise.runs.train import train, train_repetitions

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from labelwise.linear.packed import PackedWeights
+from labelwise.linear.weights import PackedWeights
 from labelwise.methods.linear_tree import LinearTree
 from labelwise.runs import measure as measure_search
 from labelwise.runs.measure import planted_features

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from labelwise.config import ConfigSource
 from labelwise.errors import DataError
-from labelwise.io import run_folder
+from labelwise.io import folder as run_folder
 from labelwise.io.json import read_json
 from labelwise.report import schema as report_schema
 from labelwise.report.schema import (

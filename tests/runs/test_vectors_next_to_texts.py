@@ -10,7 +10,7 @@ from cli.commands import labelwise
 from common import same_predictions
 from labelwise.data.csr import Blocks
 from labelwise.errors import ConfigError, DataError
-from labelwise.testing.planted import planted_texts
+from labelwise.testing.subject import planted_texts
 
 DATA = planted_texts(150, 10)
 TRAIN, TEST = DATA.split(0.2)

@@ -10,7 +10,7 @@ import yaml
 import labelwise as lw
 from cli.commands import labelwise
 from labelwise.runtime import tasks
-from labelwise.testing.planted import planted_texts
+from labelwise.testing.subject import planted_texts
 
 SMALL_MACH = {
     "method": "mach", "repetitions": 3, "buckets": 8, "hidden": [8], "training": {"epochs": 1, "batch_size": 16},

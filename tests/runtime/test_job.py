@@ -9,8 +9,7 @@ import pytest
 
 from labelwise.errors import ConfigError
 from labelwise.runtime.budget import NO_LIMIT
-from labelwise.runtime.each import LostResultsError
-from labelwise.runtime.job import Job
+from labelwise.runtime.job import Job, LostResultsError
 from training.forked_ranks import run_ranks
 
 

@@ -11,12 +11,12 @@ import pytest
 import labelwise as lw
 from cli.commands import labelwise
 from labelwise.features.tfidf import Tfidf
-from labelwise.io.run_folder import STATE
+from labelwise.io.folder import STATE
 from labelwise.linear import train as level_tasks
 from labelwise.linear.train import read_shard
 from labelwise.runtime.job import Job
 from labelwise.runtime.tasks import Launcher, Processes
-from labelwise.testing.planted import planted_texts
+from labelwise.testing.subject import planted_texts
 from runtime.launched import MODELS, fork_workers, model_files, same_files, trained, vectors, write_config
 from sweep.planted import fork_trials, plant, write_study
 

@@ -12,7 +12,7 @@ import labelwise as lw
 from cli.commands import labelwise
 from labelwise.errors import ConfigError, DataError
 from labelwise.runtime.tasks import Launcher, LostTaskError
-from labelwise.testing.planted import planted_texts
+from labelwise.testing.subject import planted_texts
 from runtime import task_functions as tasks
 from runtime.launched import MODELS, model_files, same_files, trained, write_config
 from sweep.planted import plant, write_study

@@ -26,7 +26,7 @@ from labelwise.runtime.tasks import (
     shared_value,
 )
 from labelwise.runtime.threads import using_threads
-from labelwise.testing.planted import planted_texts
+from labelwise.testing.subject import planted_texts
 from runtime import task_functions as tasks
 
 RETRIES_OF_RAY = "RAY_task_oom_retries"
@@ -150,7 +150,7 @@ from pathlib import Path
 import labelwise as lw
 from labelwise.runtime.job import Job
 from labelwise.runtime.tasks import Launcher
-from labelwise.testing.planted import planted_texts
+from labelwise.testing.subject import planted_texts
 from runtime import task_functions as tasks
 
 here = Path({folder!r})

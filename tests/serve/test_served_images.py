@@ -7,7 +7,7 @@ import pytest
 
 import labelwise as lw
 from conformance.small import small_and_short
-from labelwise.testing.planted import planted_paths
+from labelwise.testing.subject import planted_paths
 from serve.browser import Browser, find_chromium
 from serve.running import running_client, running_server
 

@@ -16,8 +16,7 @@ from forking import kill_soon_after
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.train import loop as interruption
 from labelwise.nn.train.loop import train
-from labelwise.runtime.job import Job
-from labelwise.runtime.results import fingerprint
+from labelwise.runtime.job import Job, fingerprint
 
 OPTIMISERS = {
     "adagrad": {"name": "adagrad", "rate_decay": 0.01},

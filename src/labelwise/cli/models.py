@@ -45,7 +45,7 @@ def learn_command(
     from labelwise.cli.train import refuse_existing
     from labelwise.commands.predict import read_options
     from labelwise.config import ConfigSource
-    from labelwise.io.run_folder import model_folder
+    from labelwise.io.folder import model_folder
     from labelwise.model.learning import check_learns
     from labelwise.model.method import load
     from labelwise.runs.data import read_part
@@ -102,7 +102,7 @@ def calibrate_command(
     from labelwise.commands.predict import read_options
     from labelwise.config import ConfigSource
     from labelwise.errors import DataError
-    from labelwise.io.run_folder import model_folder
+    from labelwise.io.folder import model_folder
     from labelwise.model.method import load
     from labelwise.runs.data import known_name, read_part
     from labelwise.runs.folder import RunFolder
@@ -158,7 +158,7 @@ def shrink_command(
     from labelwise.commands.small import shrink_model
     from labelwise.config import ConfigSource, validated
     from labelwise.errors import ConfigError
-    from labelwise.io.run_folder import model_folder
+    from labelwise.io.folder import model_folder
     from labelwise.model.method import load
     from labelwise.runs.config import EvaluateSection
 

@@ -21,9 +21,8 @@ from labelwise.formatting import (
     percent,
     printable,
 )
+from labelwise.io.folder import MODEL, REPORT, RESULTS
 from labelwise.io.json import read_json
-from labelwise.io.run_folder import MODEL, REPORT, RESULTS
-from labelwise.metrics.result import tie_remarks
 from labelwise.model.explanation_text import causes, shortened, title
 from labelwise.report.schema import Results
 
@@ -72,6 +71,8 @@ def _print_plain(title: str, columns: Sequence[str], cells: Sequence[Sequence[st
 
 def show_evaluation(title: str, evaluation: dict[str, Any], baseline: Mapping[str, float | None] | None = None) -> None:
     """Print scores with their intervals, and those of a baseline."""
+    from labelwise.metrics.result import tie_remarks  # it needs SciPy
+
     intervals = evaluation.get("intervals", {})
     columns = [
         "metric",
@@ -324,8 +325,8 @@ CHOSEN = "*"
 
 def show_table(run: Path) -> None:
     """Print what was tried, and why the model was chosen."""
+    from labelwise.io.folder import AUTO
     from labelwise.io.json import read_json
-    from labelwise.io.run_folder import AUTO
     from labelwise.report.schema import AutoRecord
 
     record = read_json(run / AUTO, AutoRecord)

@@ -86,7 +86,7 @@ def predict_command(
     from labelwise.commands.predict import chosen_threshold, predict_file, read_options
     from labelwise.config import ConfigSource
     from labelwise.errors import ConfigError
-    from labelwise.io.run_folder import model_folder
+    from labelwise.io.folder import model_folder
     from labelwise.model.method import load
     from labelwise.runs.data import Request, is_text_argument
     from labelwise.runtime.tasks import Launcher
@@ -306,10 +306,9 @@ def encode_command(
     from labelwise.config import ConfigSource, validated
     from labelwise.data.options import ReadOptions
     from labelwise.errors import ConfigError
-    from labelwise.io.folder import MANIFEST
-    from labelwise.io.run_folder import model_folder
+    from labelwise.io.folder import MANIFEST, model_folder
     from labelwise.nn.config import EncoderConfig
-    from labelwise.nn.text.saved_encoder import matcher_settings
+    from labelwise.nn.text.transformer import matcher_settings
     from labelwise.runs.data import Request
     from labelwise.runtime.tasks import Launcher
 

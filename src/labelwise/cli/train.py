@@ -27,7 +27,7 @@ from labelwise.cli.options import (
 from labelwise.cli.terminal import command_began, echo, how_to_resume
 from labelwise.config import ConfigSource
 from labelwise.errors import ConfigError, DataError
-from labelwise.io.run_folder import METRICS
+from labelwise.io.folder import METRICS
 
 if TYPE_CHECKING:
     from labelwise.config import ConfigSource
@@ -46,7 +46,7 @@ COLUMN_OPTIONS = {"text": "text_column", "labels": "label_column", "id": "id_col
 
 def next_step(run: Path) -> str:
     """How to use the model of a run."""
-    from labelwise.io.run_folder import CALIBRATION, MODEL
+    from labelwise.io.folder import CALIBRATION, MODEL
 
     suffix = ".csv" if _is_table(run / MODEL) else ".jsonl"
     threshold = " --threshold auto" if (run / CALIBRATION).exists() else ""

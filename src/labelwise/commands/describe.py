@@ -13,7 +13,7 @@ import numpy as np
 
 from labelwise.config import ConfigSource, differing_keys, flattened
 from labelwise.errors import ConfigError
-from labelwise.io import run_folder as files
+from labelwise.io import folder as files
 from labelwise.io.atomic import is_locked
 from labelwise.io.folder import MANIFEST, Folder
 from labelwise.io.json import read_json

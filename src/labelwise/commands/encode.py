@@ -32,8 +32,8 @@ from labelwise.runs.data import (
     warn_empty,
 )
 from labelwise.runs.train import manifest_hash, to_send
+from labelwise.runtime.job import fingerprint
 from labelwise.runtime.progress import Progress, progress
-from labelwise.runtime.results import fingerprint
 from labelwise.runtime.tasks import HERE, Tasks
 from labelwise.strings import Strings
 
@@ -94,7 +94,7 @@ def pretrained_encoder(config: Any) -> DocumentEncoder:
         from labelwise.errors import MissingDependencyError
 
         raise MissingDependencyError(str(error.name), "nn", "encode") from None
-    from labelwise.nn.vector_cache import cache_folder
+    from labelwise.nn.encode import cache_folder
     from labelwise.runtime.device import computing_device, torch_threads
 
     encoder = open_encoder(config, Strings.of(()), seed=0).to(computing_device())

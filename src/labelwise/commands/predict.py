@@ -32,8 +32,7 @@ from labelwise.data.options import ReadOptions
 from labelwise.data.stream import warn_replaced
 from labelwise.errors import ConfigError, DataError
 from labelwise.io.atomic import replacing
-from labelwise.io.folder import Folder
-from labelwise.io.run_folder import CONFIG, model_folder
+from labelwise.io.folder import CONFIG, Folder, model_folder
 from labelwise.io.tensors import release_pages
 from labelwise.model.card import Reading, read_card
 from labelwise.model.explanation import check_explains, top_words

@@ -21,7 +21,7 @@ from labelwise.data.faces import (
 )
 from labelwise.data.images import open_image
 from labelwise.errors import DataError
-from labelwise.io.run_folder import CONFIG, is_run_folder, model_folder
+from labelwise.io.folder import CONFIG, is_run_folder, model_folder
 from labelwise.metrics.verification import Verification, pool_templates, verify
 from labelwise.model.card import Scores, update_card
 from labelwise.model.fitted import require

@@ -17,14 +17,20 @@ from typing import Any
 import numpy as np
 
 from labelwise.data.dataset import Dataset
-from labelwise.ensembles.combine import CALIBRATED, MISSING, Candidates, Combination, normalized, side_by_side
+from labelwise.ensembles.combine import (
+    CALIBRATED,
+    MISSING,
+    Candidates,
+    Combination,
+    normalized,
+    side_by_side,
+)
 from labelwise.ensembles.model import EnsembleModel, MergedLabels, member_top
 from labelwise.errors import DataError
 from labelwise.metrics.formulas import discounts
 from labelwise.metrics.names import Metric, parse_metric
 from labelwise.model.calibration import Calibration, are_right
-from labelwise.model.identity import content_of
-from labelwise.model.inputs import Overlap, predict_in_blocks, split_for_early_stopping
+from labelwise.model.inputs import Overlap, content_of, predict_in_blocks, split_for_early_stopping
 from labelwise.model.method import Method
 from labelwise.runtime.job import Job
 from labelwise.topk import TopK

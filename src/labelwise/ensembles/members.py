@@ -15,16 +15,14 @@ from labelwise.data.hashing import KINDS
 from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.io import folder as store
-from labelwise.io.run_folder import model_folder
+from labelwise.io.folder import model_folder
 from labelwise.model.card import CARD_FILE
 from labelwise.model.estimator import with_preset
 from labelwise.model.folder import member_folders, member_prefix, write_member
-from labelwise.model.identity import content_of, fit_identity
-from labelwise.model.inputs import kinds_to_train_on
+from labelwise.model.inputs import content_of, fit_identity, kinds_to_train_on
 from labelwise.model.method import Method, load, load_folder
 from labelwise.registry import method_class
-from labelwise.runtime.job import Job
-from labelwise.runtime.results import Stored, fingerprint
+from labelwise.runtime.job import Job, Stored, fingerprint
 
 PATH, FINGERPRINT, METHOD, MODEL = "path", "fingerprint", "method", "model"
 ACCEPTED = "a path of a model or a run, a mapping with `method` and its parameters, or a model"

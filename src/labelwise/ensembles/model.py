@@ -15,10 +15,9 @@ from labelwise.ensembles.members import common_facts, facts_of_model, kinds_read
 from labelwise.errors import ConfigError, DataError, LabelwiseError, ModelFormatError
 from labelwise.io.folder import get_tensor
 from labelwise.model.card import CORE_PACKAGES, Card, TrainingData, now
-from labelwise.model.fitted import Saved
+from labelwise.model.fitted import ModelLabels, Saved
 from labelwise.model.folder import SavedModel
 from labelwise.model.inputs import Documents, FeatureWidth, Overlap, TrainingDocuments
-from labelwise.model.label_file import ModelLabels
 from labelwise.model.method import Method
 from labelwise.model.predictions import LabelFilter
 from labelwise.registry import can, installed_versions, method_class

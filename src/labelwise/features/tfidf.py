@@ -25,26 +25,24 @@ from labelwise.data.csr import MappedCsrBuilder, read_only
 from labelwise.data.out_of_core import concatenate_texts, text_groups
 from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError
 from labelwise.features.rows import FeatureRows
-from labelwise.features.text_blocks import (
-    BLOCK_BYTES,
-    RowRange,
-    Worker,
-    joined,
-    process_texts,
-)
-from labelwise.features.tfidf_config import LINEAR_TFIDF as LINEAR_TFIDF
-from labelwise.features.tfidf_config import TfidfConfig
+from labelwise.features.settings import LINEAR_TFIDF as LINEAR_TFIDF
+from labelwise.features.settings import TfidfConfig
 from labelwise.features.vocabulary import (
+    BLOCK_BYTES,
     MOST_GROUP,
     Counting,
     Counts,
+    RowRange,
     StreamedTerms,
     Terms,
+    Worker,
     choose,
     column_order,
     count,
+    joined,
     most_frequent,
     new_table,
+    process_texts,
     refuse_no_terms,
     sorted_terms,
     unknown_terms,

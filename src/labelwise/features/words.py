@@ -20,9 +20,7 @@ import numpy as np
 
 from labelwise.data.stream import text_lines
 from labelwise.errors import ConfigError, DataError, ModelFormatError, did_you_mean
-from labelwise.features.stemming import snowball, stemmer_version
-from labelwise.features.text_blocks import PYTHON_BATCH
-from labelwise.features.tfidf_config import TfidfConfig
+from labelwise.features.settings import TfidfConfig, snowball, stemmer_version
 from labelwise.io.folder import strings_from_tensors, strings_to_tensors
 from labelwise.kernels.rewriting import write_replacements
 from labelwise.kernels.term_table import TermTable
@@ -180,6 +178,9 @@ CHECKED_WORDS = 2000
 _WORD = re.compile(r"\w\w+")
 
 Analyzer = Callable[[list[str]], list[str]]
+
+PYTHON_BATCH = 64
+"""Texts that Python lower-cases at a time."""
 
 
 class WordAnalysis:

@@ -19,9 +19,8 @@ from labelwise.errors import DataError
 from labelwise.features.rows import FeatureOrder
 from labelwise.io.tensors import are_weights, in_range
 from labelwise.labelspace.tree import MAX_LEVELS, LabelTree
-from labelwise.linear.packed import PackedWeights
 from labelwise.linear.trees import LinearTrees
-from labelwise.linear.weights import ChunkedWeights
+from labelwise.linear.weights import ChunkedWeights, PackedWeights
 from labelwise.strings import Strings
 
 MAX_FEATURES = 1 << 26

@@ -32,9 +32,9 @@ from labelwise.linear.trees import LinearTrees
 from labelwise.methods.linear_flat import LinearFlat
 from labelwise.methods.linear_tree import LinearTree
 from labelwise.model.card import CORE_PACKAGES, Card, TrainingData, now
+from labelwise.model.fitted import ModelLabels
 from labelwise.model.folder import SavedModel
 from labelwise.model.inputs import FeatureWidth
-from labelwise.model.label_file import ModelLabels
 from labelwise.model.method import Method, load
 from labelwise.registry import installed_versions
 from labelwise.strings import Strings

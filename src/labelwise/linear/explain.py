@@ -14,8 +14,8 @@ import numpy as np
 
 from labelwise.data.csr import read_only
 from labelwise.labelspace.tree import LabelPath, LabelTree, PathStep
-from labelwise.linear.packed import PackedWeights
 from labelwise.linear.search import POST_PROCESSORS, TreeSearch, per_level
+from labelwise.linear.weights import PackedWeights
 from labelwise.runtime.threads import ranges, run_all, threads
 
 BLOCK_SUMS = 1 << 22

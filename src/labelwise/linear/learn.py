@@ -22,7 +22,6 @@ from scipy import sparse
 from labelwise.errors import ConfigError
 from labelwise.features.rows import FeatureRows, stacked
 from labelwise.labelspace.tree import LabelTree
-from labelwise.linear.packed import PackedWeights
 from labelwise.linear.search import beam_search
 from labelwise.linear.settings import TrainingSettings
 from labelwise.linear.solver import (
@@ -36,7 +35,7 @@ from labelwise.linear.solver import (
 )
 from labelwise.linear.train import documents_of, scaled
 from labelwise.linear.trees import Learned, LinearTrees, TrainingStatistics, document_counts
-from labelwise.linear.weights import ChunkedWeights, ChunkPart
+from labelwise.linear.weights import ChunkedWeights, ChunkPart, PackedWeights
 from labelwise.runtime.budget import NO_LIMIT
 
 MAX_GROWTH = 2

@@ -18,7 +18,7 @@ from labelwise.linear.trees import SQUARES, Learned, LinearTrees
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
-    from labelwise.linear.packed import PackedWeights
+    from labelwise.linear.weights import PackedWeights
 
 
 class LinearRanker:
@@ -103,8 +103,8 @@ class LinearModel(LinearRanker):
     """Trees on features of the data or TF-IDF, which can learn more documents."""
 
     def learned(self, new: Any, config: Any) -> tuple[Self, int, tuple[str, ...]]:
-        from labelwise.linear.given import check_relevance
         from labelwise.linear.learn import learn_trees, retraining_reasons
+        from labelwise.linear.settings import check_relevance
 
         if not hasattr(self.features, "extended"):
             raise ConfigError("a model with vectors next to TF-IDF cannot learn more documents; train it again on all")

@@ -12,8 +12,7 @@ import numpy as np
 
 from labelwise.errors import ConfigError, did_you_mean
 from labelwise.features.rows import FeatureRows
-from labelwise.linear.packed import PackedWeights
-from labelwise.linear.weights import ChunkedWeights
+from labelwise.linear.weights import ChunkedWeights, PackedWeights
 from labelwise.runtime.threads import ranges, run_all, threads
 from labelwise.topk import NO_LABEL, TopK
 

@@ -36,7 +36,6 @@ from labelwise.io.tensors import (
     is_increasing,
 )
 from labelwise.labelspace.tree import LabelTree
-from labelwise.linear.given import UserInput
 from labelwise.linear.memory import (
     bytes_of,
     check_memory,
@@ -44,9 +43,8 @@ from labelwise.linear.memory import (
     clusters_at_once,
     training_need,
 )
-from labelwise.linear.packed import PackedWeights
 from labelwise.linear.search import beam_search
-from labelwise.linear.settings import TrainingSettings
+from labelwise.linear.settings import TrainingSettings, UserInput
 from labelwise.linear.solver import (
     Chunk,
     LevelTrainer,
@@ -59,11 +57,10 @@ from labelwise.linear.solver import (
     work_per_pass,
 )
 from labelwise.linear.trees import LinearTrees, TrainingStatistics, document_counts
-from labelwise.linear.weights import ChunkedWeights, ChunkPart
+from labelwise.linear.weights import ChunkedWeights, ChunkPart, PackedWeights
 from labelwise.runtime.budget import NO_LIMIT
-from labelwise.runtime.job import Job
+from labelwise.runtime.job import Job, find_finished, keep_finished
 from labelwise.runtime.progress import progress, stage_name
-from labelwise.runtime.results import find_finished, keep_finished
 from labelwise.runtime.tasks import HERE, Shared, Tasks, refuse_time_budget
 
 log = logging.getLogger("labelwise")

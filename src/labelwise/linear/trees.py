@@ -18,9 +18,9 @@ from labelwise.io.folder import get_tensor
 from labelwise.io.tensors import all_finite, in_pieces, release_pages
 from labelwise.labelspace.tree import LabelPath, LabelTree
 from labelwise.linear.explain import TreeExplainer, top_contributions
-from labelwise.linear.packed import PackedWeights
 from labelwise.linear.search import LabelChoice, TreeSearch, best_of_trees
 from labelwise.linear.settings import PRECISIONS, SearchSettings, Ties
+from labelwise.linear.weights import PackedWeights
 from labelwise.runtime.threads import ranges, run_all, threads
 from labelwise.topk import NO_LABEL, TopK
 

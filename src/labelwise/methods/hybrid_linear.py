@@ -18,8 +18,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from labelwise.data.dataset import Dataset
-from labelwise.linear.given import user_input
-from labelwise.linear.settings import Precision
+from labelwise.linear.settings import Precision, user_input
 from labelwise.linear.train import fit_trees
 from labelwise.methods.linear_tree import LinearTree
 from labelwise.model.folder import documents_of_encoder
@@ -27,7 +26,7 @@ from labelwise.model.method import Method
 from labelwise.nn.config import EncoderConfig
 from labelwise.nn.cost import hybrid_linear_cost
 from labelwise.nn.featurizer import EncodedLinearModel, WordsAndVectors
-from labelwise.nn.text.saved_encoder import with_saved_settings
+from labelwise.nn.text.transformer import with_saved_settings
 from labelwise.runtime.job import Job
 from labelwise.strings import Strings
 

@@ -18,7 +18,6 @@ from labelwise.features.featurizers import featurizer_of
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.cost import linear_flat_cost
-from labelwise.linear.given import UserInput, training_documents
 from labelwise.linear.model import LinearModel
 from labelwise.linear.settings import (
     FeatureNorm,
@@ -29,8 +28,10 @@ from labelwise.linear.settings import (
     Precision,
     Seed,
     TimeLimit,
+    UserInput,
     VectorScale,
     check_label_documents,
+    training_documents,
 )
 from labelwise.linear.solver import SolverConfig
 from labelwise.linear.train import fit_trees

@@ -21,7 +21,6 @@ from labelwise.features.featurizers import featurizer_of
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.linear.compile_ahead import compile_ahead
 from labelwise.linear.cost import linear_tree_cost
-from labelwise.linear.given import user_input
 from labelwise.linear.model import LinearModel
 from labelwise.linear.settings import (
     Beam,
@@ -36,6 +35,7 @@ from labelwise.linear.settings import (
     TimeLimit,
     VectorScale,
     check_label_documents,
+    user_input,
 )
 from labelwise.linear.solver import SolverConfig
 from labelwise.linear.train import fit_trees

@@ -23,8 +23,8 @@ from pydantic import Field, model_validator
 
 from labelwise.data.dataset import Dataset
 from labelwise.features.labels import pifa
+from labelwise.features.settings import LINEAR_TFIDF
 from labelwise.features.tfidf import Tfidf
-from labelwise.features.tfidf_config import LINEAR_TFIDF
 from labelwise.model.folder import documents_of_encoder
 from labelwise.model.inputs import hold_out
 from labelwise.model.method import Method

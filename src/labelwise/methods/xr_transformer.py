@@ -26,8 +26,8 @@ from labelwise.data.dataset import Dataset
 from labelwise.features.featurizers import Words
 from labelwise.features.labels import pifa
 from labelwise.labelspace.tree import LabelTree
-from labelwise.linear.given import user_input
 from labelwise.linear.memory import bytes_of, check_memory, clustering_need
+from labelwise.linear.settings import user_input
 from labelwise.linear.train import fit_trees
 from labelwise.methods.hybrid_linear import EncodedConfig
 from labelwise.methods.linear_tree import LinearTree

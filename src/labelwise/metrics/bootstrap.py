@@ -14,7 +14,6 @@ import numpy as np
 from labelwise.errors import ConfigError
 from labelwise.metrics.formulas import ratio
 
-RESAMPLING_GROUPS = 4096
 LEVEL = 0.95
 _REPEATS_PER_CHUNK = 256
 

@@ -17,10 +17,13 @@ import numpy as np
 from labelwise.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from labelwise.metrics.block import DocumentBlock
+    from labelwise.metrics.streaming import DocumentBlock
 
 
 Terms = tuple[np.ndarray, np.ndarray | int]
+
+RESAMPLING_GROUPS = 4096
+"""Groups of documents that the bootstrap draws from."""
 
 
 def precision(block: DocumentBlock, k: int) -> Terms:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,31 +20,301 @@ from scipy import sparse
 
 from labelwise.data.dataset import Dataset, canonical_csr
 from labelwise.errors import ConfigError, DataError
-from labelwise.metrics.block import (
-    NO_WEIGHTS,
-    THRESHOLDED,
-    CoverageCounter,
-    DocumentBlock,
-    LabelCounter,
-    TieCounter,
-    block_rows,
-    check_threshold,
-)
-from labelwise.metrics.bootstrap import RESAMPLING_GROUPS, ResamplingSums, check_repeats
+from labelwise.kernels import metrics as kernels
+from labelwise.metrics.bootstrap import ResamplingSums, check_repeats
 from labelwise.metrics.evaluate import TrainingCounts
 from labelwise.metrics.formulas import (
     PROPENSITY_SCORED,
     RANKING,
+    RESAMPLING_GROUPS,
     LabelGroups,
     Propensity,
     Terms,
     check_boundaries,
+    discounts,
     propensity_constants,
+    ratio,
 )
 from labelwise.metrics.names import check_depth, parse_metrics
 from labelwise.metrics.result import Evaluation
 from labelwise.runtime.threads import run_stream
 from labelwise.topk import TopK
+
+# --- block ---
+# DocumentBlock: consecutive documents and the arrays that metrics share, each computed once, when a metric needs it.
+#
+# A block holds at most one document per resampling group (see bootstrap.py), 4096 in all. Its arrays fit in the
+# processor's cache, and sums over blocks do not depend on how the documents were split into calls of `update`.
+
+NO_WEIGHTS = np.zeros(1)
+_PROBLEMS = {
+    kernels.OUT_OF_RANGE: "label id {label} is out of range; there are {n_labels:,} labels, ids start at 0",
+    kernels.DUPLICATE: "label id {label} is predicted twice; a row may not contain duplicates",
+    kernels.SCORE_IS_NAN: "the score of label id {label} is NaN, which has no rank",
+    kernels.UNSORTED: "the score is higher than the one before; a row must be sorted by score, best first",
+    kernels.AFTER_PADDING: "label id {label} follows an empty position; empty positions (-1) come last in a row",
+}
+
+
+class DocumentBlock:
+    """Predictions and truth of consecutive documents.
+
+    Parameters
+    ----------
+    top, truth, rows
+        Predictions, label matrix (canonical), and the range of rows to use of both, as (start, stop).
+    n_known
+        Upper bound (exclusive) of predicted label ids.
+    first
+        Index of the first document of the block, for messages.
+    depth
+        Largest k of the metrics.
+    weights
+        Inverse propensity per label, plus one element for missing predictions; only needed for gains.
+    threshold
+        Lowest score that counts as predicted, for F1 without k.
+    """
+
+    def __init__(
+        self,
+        top: TopK,
+        truth: sparse.csr_array,
+        rows: tuple[int, int],
+        *,
+        n_known: int,
+        first: int = 0,
+        depth: int = 0,
+        weights: np.ndarray = NO_WEIGHTS,
+        threshold: float | None = None,
+    ) -> None:
+        start, stop = rows
+        scores = top.scores[start:stop]
+        self.ids = _as_int32(top.ids[start:stop], n_known, first)
+        self.scores = np.ascontiguousarray(scores, np.float32 if scores.dtype == np.float32 else np.float64)
+        indptr = truth.indptr[start : stop + 1].astype(np.int64)
+        self.indices = truth.indices[indptr[0] : indptr[-1]].astype(np.int32, copy=False)
+        self.indptr = indptr - indptr[0]
+        self.n_true = np.diff(indptr)
+        self.depth, self.weights, self.threshold = depth, weights, threshold
+        self.hits = np.empty(self.ids.shape, np.uint8)
+        self.filled = np.empty(len(self.ids), np.int64)
+        problem, row, column = kernels.find_hits(
+            self.ids, self.scores, self.indptr, self.indices, n_known, self.hits, self.filled
+        )
+        if problem != kernels.FINE:
+            what = _PROBLEMS[problem].format(label=self.ids[row, column], n_labels=n_known)
+            raise DataError(f"predictions of document {first + row:,}, position {column + 1}: {what}")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def hit_counts(self) -> np.ndarray:
+        """Hits within the first j positions, for j = 0 to `depth`."""
+        return _running_sums(self.hits[:, : self.depth], np.int64)
+
+    @cached_property
+    def discounted(self) -> np.ndarray:
+        """As `hit_counts`, with a hit at rank i weighted 1 / log2(i + 1)."""
+        return _running_sums(self.hits[:, : self.depth] * discounts(self.depth), np.float64)
+
+    @cached_property
+    def ideal(self) -> np.ndarray:
+        """Ideal DCG of j hits, at ranks 1 to j, for j = 0 to `depth`."""
+        return np.concatenate([[0.0], np.cumsum(discounts(self.depth))])
+
+    @cached_property
+    def gains(self) -> np.ndarray:
+        """Weight per hit within `depth`, 0 for a miss."""
+        # A missing prediction (-1) reads the last weight, which is multiplied by its hit of 0.
+        return self.hits[:, : self.depth] * self.weights[self.ids[:, : self.depth]]
+
+    @cached_property
+    def best_gains(self) -> np.ndarray:
+        """Gains of the ideal list, which ranks the document's labels by weight."""
+        best = np.empty((len(self), self.depth))
+        kernels.best_weights(self.indptr, self.indices, self.weights, best)
+        return best
+
+    @cached_property
+    def gain_sums(self) -> np.ndarray:
+        """Sum of gains within the first j positions, for j = 0 to `depth`."""
+        return _running_sums(self.gains, np.float64)
+
+    @cached_property
+    def best_gain_sums(self) -> np.ndarray:
+        """The ideal (largest possible) `gain_sums`."""
+        return _running_sums(self.best_gains, np.float64)
+
+    @cached_property
+    def discounted_gains(self) -> np.ndarray:
+        """`gain_sums` with the discount of `discounted`."""
+        return _running_sums(self.gains * discounts(self.depth), np.float64)
+
+    @cached_property
+    def best_discounted_gains(self) -> np.ndarray:
+        """The ideal (largest possible) `discounted_gains`."""
+        return _running_sums(self.best_gains * discounts(self.depth), np.float64)
+
+    @cached_property
+    def n_above_threshold(self) -> np.ndarray:
+        """Predictions per document whose score reaches the threshold; rows are sorted, so these come first."""
+        # In the precision of the scores, as TopK.above compares: a float32 0.7 reaches a threshold of 0.7.
+        reached = self.scores >= self.scores.dtype.type(self.threshold)
+        return np.minimum(reached.sum(1), self.filled)
+
+    def n_predicted(self, k: int | None) -> np.ndarray:
+        """Number of predictions per document that count: the first k, or those that reach the threshold."""
+        return self.n_above_threshold if k is None else np.minimum(self.filled, k)
+
+    def hits_within(self, counts: np.ndarray) -> np.ndarray:
+        """Hits among the first `counts[i]` predictions of each document i."""
+        return self.hit_counts[np.arange(len(self)), counts]
+
+
+def block_rows(first: int, count: int) -> list[tuple[int, int]]:
+    """Split `count` rows, beginning with document `first`, where document indices are multiples of RESAMPLING_GROUPS.
+
+    Each document then has the same position in its block however documents arrive, and sums are accumulated in the
+    same order.
+    """
+    edges = [0, *range(RESAMPLING_GROUPS - first % RESAMPLING_GROUPS, count, RESAMPLING_GROUPS), count]
+    return [(start, stop) for start, stop in pairwise(edges) if start < stop]
+
+
+def _running_sums(values: np.ndarray, dtype: Any) -> np.ndarray:
+    sums = np.zeros((len(values), values.shape[1] + 1), dtype)
+    np.cumsum(values, axis=1, dtype=dtype, out=sums[:, 1:])
+    return sums
+
+
+def _as_int32(ids: np.ndarray, n_known: int, first: int) -> np.ndarray:
+    """Ids as int32, the only type the kernels are compiled for; values that do not fit are out of range."""
+    if ids.dtype.kind not in "iu":
+        raise DataError(f"predicted label ids must be whole numbers, got {ids.dtype}")
+    limits = np.iinfo(np.int32)
+    if not np.can_cast(ids.dtype, np.int32):
+        overflows = ((ids > limits.max) | (ids < limits.min)).any(1)
+        if overflows.any():
+            document = first + int(overflows.argmax())
+            raise DataError(
+                f"predictions of document {document:,}: a label id is out of range; there are {n_known:,} labels"
+            )
+    return np.ascontiguousarray(ids, np.int32)
+
+
+# --- thresholded ---
+# F1 and coverage, for which predictions are a set: the first k of a list, or those that reach a threshold.
+#
+# Micro-F1 weights all (document, label) pairs equally, example-based F1 averages over documents, macro-F1 over labels.
+# Macro-F1 and coverage need counts per label, so they are not sums over documents.
+
+
+def micro_f1(block: DocumentBlock, k: int | None) -> Terms:
+    """Twice the hits, divided by predictions plus labels, over all documents."""
+    n_predicted = block.n_predicted(k)
+    return 2 * block.hits_within(n_predicted), n_predicted + block.n_true
+
+
+def example_f1(block: DocumentBlock, k: int | None) -> Terms:
+    """F1 per document, 0 if it has neither labels nor predictions."""
+    numerator, denominator = micro_f1(block, k)
+    return ratio(numerator, denominator), 1
+
+
+THRESHOLDED: dict[str, Callable[[DocumentBlock, int | None], Terms]] = {"micro-F1": micro_f1, "example-F1": example_f1}
+
+
+def check_threshold(threshold: float | None, needing: list[str]) -> float | None:
+    """Validate the threshold, which is required if there are metrics `needing` it."""
+    if threshold is None:
+        if needing:
+            raise ConfigError(
+                f"{needing[0]} needs the lowest score at which a label counts as predicted; pass threshold="
+            )
+        return None
+    is_number = isinstance(threshold, int | float | np.number) and not isinstance(threshold, bool)
+    if not is_number or np.isnan(threshold):
+        raise ConfigError(f"threshold is a score, a number; got {threshold!r}")
+    return float(threshold)
+
+
+class LabelCounter:
+    """Counts predictions and correct predictions per label, among the first k or above the threshold."""
+
+    def __init__(self, n_labels: int, k: int | None) -> None:
+        self.k = k
+        self.predicted = np.zeros(n_labels, np.int64)
+        self.correct = np.zeros(n_labels, np.int64)
+
+    def add(self, block: DocumentBlock) -> None:
+        """Count the predictions of a block."""
+        from labelwise.kernels.metrics import count_labels
+
+        count_labels(block.ids, block.hits, block.n_predicted(self.k), self.predicted, self.correct)
+
+    def f1(self, occurrences: np.ndarray) -> np.ndarray:
+        """F1 per label, given its occurrences in the truth; 0 if it is neither there nor predicted."""
+        return ratio(2 * self.correct, self.predicted + occurrences)
+
+    def macro_f1(self, occurrences: np.ndarray) -> float:
+        """The mean F1 of the labels that occur in the truth or are predicted."""
+        used = (self.predicted + occurrences) > 0
+        return float(self.f1(occurrences)[used].mean()) if used.any() else 0.0
+
+
+class CoverageCounter:
+    """The best rank at which each label was a hit; one vector serves all k."""
+
+    def __init__(self, n_labels: int, depth: int) -> None:
+        self.depth = depth
+        self.best = np.full(n_labels, np.iinfo(np.int32).max, np.int32)
+
+    def add(self, block: DocumentBlock) -> None:
+        """Update the best ranks with the hits of a block."""
+        from labelwise.kernels.metrics import first_ranks
+
+        first_ranks(block.ids, block.hits, self.depth, self.best)
+
+    def coverage(self, k: int, occurrences: np.ndarray) -> float:
+        """Fraction of the labels in the truth that are a hit among the first k predictions of some document."""
+        present = int(np.count_nonzero(occurrences))
+        return int(np.count_nonzero(self.best < k)) / present if present else 0.0
+
+
+# --- ties ---
+# Effect of ties: the lowest and highest P@k over all orders of predictions with equal scores.
+#
+# Tools break ties differently (lower id first, higher id first, or at random), and with coarse scores that alone
+# can change P@k by more than a point. Here the lower label id comes first; the range shows how much that matters.
+
+
+class TieCounter:
+    """Fewest and most hits per cut, and the number of documents in which a tie extends to the end of the list."""
+
+    def __init__(self, cuts: Sequence[int]) -> None:
+        self.cuts = np.array(cuts, np.int64)
+        self.totals = np.zeros((3, len(cuts)), np.int64)
+
+    def count(self, block: DocumentBlock) -> np.ndarray:
+        """The three counts per cut, for one block."""
+        from labelwise.kernels.metrics import tie_range
+
+        lowest, highest, cut_off = totals = np.zeros_like(self.totals)
+        tie_range(block.scores, block.hits, block.filled, self.cuts, lowest, highest, cut_off)
+        return totals
+
+    def ranges(self, n_documents: int) -> dict[str, tuple[float, float]]:
+        """Lowest and highest P@k."""
+        return {
+            f"P@{k}": (int(low) / (k * n_documents), int(high) / (k * n_documents))
+            for k, low, high in zip(self.cuts.tolist(), *self.totals[:2], strict=True)
+        }
+
+    def cut_off(self) -> dict[str, int]:
+        """Documents in which labels beyond the list may have the score at rank k: the range may be wider."""
+        return {f"P@{k}": int(count) for k, count in zip(self.cuts.tolist(), self.totals[2], strict=True)}
+
 
 logger = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from labelwise.formatting import (
 )
 from labelwise.io import folder as store
 from labelwise.io.json import Record
-from labelwise.model.label_file import ModelLabels
+from labelwise.model.fitted import ModelLabels
 from labelwise.registry import installed_versions, method_package
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from labelwise.metrics.evaluate import Evaluation
     from labelwise.model.calibration import CalibrationReport
-    from labelwise.model.label_file import ModelLabels
+    from labelwise.model.fitted import ModelLabels
     from labelwise.model.method import Method
 
 

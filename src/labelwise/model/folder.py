@@ -16,8 +16,8 @@ from labelwise.io import folder as store
 from labelwise.io.folder import CONFIG_FILE, STATE_FILE
 from labelwise.model.calibration import Calibration
 from labelwise.model.card import Card, read_card, write_card
+from labelwise.model.fitted import ModelLabels
 from labelwise.model.inputs import FeatureWidth, TrainingDocuments
-from labelwise.model.label_file import ModelLabels
 from labelwise.registry import method_package
 
 CALIBRATION_FILE = "calibration.safetensors"
@@ -164,7 +164,7 @@ def read_training_documents(folder: store.Folder) -> TrainingDocuments | None:
 
 def documents_of_encoder(encoder: Any) -> list[np.ndarray]:
     """Hashes of the documents that a saved model was trained on whose encoder an `EncoderConfig` names."""
-    from labelwise.nn.text.saved_encoder import saved_folder
+    from labelwise.nn.text.transformer import saved_folder
 
     folder = None if encoder.starts_random else saved_folder(encoder.model)
     before = None if folder is None else read_training_documents(folder)

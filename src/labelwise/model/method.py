@@ -22,11 +22,11 @@ from labelwise.data.dataset import Dataset
 from labelwise.data.hashing import document_hashes
 from labelwise.errors import ConfigError, DataError, NotFittedError, check_installed
 from labelwise.io import folder as store
-from labelwise.io.run_folder import model_folder
+from labelwise.io.folder import model_folder
 from labelwise.model.calibration import Calibration
 from labelwise.model.card import Card, card_of
 from labelwise.model.estimator import NESTED, Estimator
-from labelwise.model.fitted import Fitted, Saved, require
+from labelwise.model.fitted import Fitted, ModelLabels, Saved, require
 from labelwise.model.folder import (
     SavedModel,
     member_folders,
@@ -35,7 +35,6 @@ from labelwise.model.folder import (
     write_calibration,
     write_model,
 )
-from labelwise.model.identity import fit_identity
 from labelwise.model.inputs import (
     Documents,
     FeatureWidth,
@@ -44,9 +43,9 @@ from labelwise.model.inputs import (
     as_dataset,
     as_documents,
     as_held_out,
+    fit_identity,
     kinds_to_train_on,
 )
-from labelwise.model.label_file import ModelLabels
 from labelwise.model.predictions import (
     CALIBRATION_K,
     LabelFilter,

@@ -18,13 +18,12 @@ from labelwise.data.csr import Blocks
 from labelwise.data.dataset import Dataset, Documents
 from labelwise.data.hashing import text_hashes
 from labelwise.errors import import_required
-from labelwise.features.featurizers import Words, names_of_blocks
+from labelwise.features.featurizers import VectorScaling, Words, names_of_blocks
 from labelwise.features.tfidf import Tfidf
-from labelwise.features.vectors import VectorScaling
 from labelwise.labelspace.tree import LabelPath
 from labelwise.linear.memory import Held, check_memory, encoding_need
 from labelwise.linear.model import LinearRanker
-from labelwise.nn.vector_cache import VectorCache, cache_folder
+from labelwise.nn.encode import VectorCache, cache_folder
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:

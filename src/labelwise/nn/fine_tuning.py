@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from labelwise.data.csr import Blocks
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError
+from labelwise.features.featurizers import VectorScaling
 from labelwise.features.rows import FeatureOrder, FeatureRows
-from labelwise.features.vectors import VectorScaling
 from labelwise.formatting import size
 from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.memory import Memory
@@ -46,22 +46,19 @@ from labelwise.nn.config import (
     TrainingConfig,
     without_validation,
 )
-from labelwise.nn.encode import EncoderHead, encode_some_texts
+from labelwise.nn.encode import EncoderHead, cache_folder, encode_some_texts
 from labelwise.nn.heads.linear import Outputs
 from labelwise.nn.inputs import Part, Vectors
-from labelwise.nn.level_networks import best_nodes
-from labelwise.nn.levels import Parents
+from labelwise.nn.levels import Parents, best_nodes
 from labelwise.nn.train.fit import Fit
 from labelwise.nn.train.levels import level_targets, tensors_of_tops, with_candidates, with_parents
 from labelwise.nn.train.loop import History, train
 from labelwise.nn.train.optim import check_by_row
-from labelwise.nn.vector_cache import cache_folder
 from labelwise.runtime.budget import Budget
 from labelwise.runtime.device import computing_device, torch_threads
-from labelwise.runtime.job import Job
+from labelwise.runtime.job import Arrays, Job
 from labelwise.runtime.memory import free_memory
 from labelwise.runtime.progress import stage
-from labelwise.runtime.results import Arrays
 from labelwise.runtime.tasks import HERE
 from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK

@@ -236,7 +236,7 @@ def _train_watched(
 
 def _vector_folder(encoder: EncoderConfig, count: int, job: Job) -> Path | None:
     """Where vectors of the untrained encoder are kept: random weights are of no use to other runs."""
-    from labelwise.nn.vector_cache import cache_folder
+    from labelwise.nn.encode import cache_folder
 
     if not encoder.starts_random:
         return cache_folder(count)

@@ -22,9 +22,9 @@ from labelwise.formatting import (
     percent,
     size,
 )
-from labelwise.io.run_folder import RESULTS
+from labelwise.io.folder import RESULTS
 from labelwise.metrics.bootstrap import Difference
-from labelwise.metrics.saved_predictions import PairedScores, same_documents, saved_predictions
+from labelwise.metrics.result import PairedScores, same_documents, saved_predictions
 from labelwise.report.comparison_plots import MAX_BARS, MAX_RUNS, comparison_charts
 from labelwise.report.run import for_page, write_page
 from labelwise.report.run_files import Run, read_run

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import model_validator
 
+from labelwise.io.folder import INSPECTION
 from labelwise.io.json import Record, read_json
-from labelwise.io.run_folder import INSPECTION
 
 
 class PlanePoints(Record):

@@ -27,7 +27,7 @@ from labelwise.formatting import (
     percent,
     size,
 )
-from labelwise.io.run_folder import (
+from labelwise.io.folder import (
     CONFIG,
     EXAMPLES,
     LABELS,

@@ -13,25 +13,26 @@ from typing import Any
 
 from labelwise.config import ConfigSource
 from labelwise.errors import DataError, ModelFormatError
-from labelwise.io.folder import MANIFEST, Folder
-from labelwise.io.json import (
-    parse_json,
-    read_json,
-    read_lines,
-    read_text,
-    validate,
-)
-from labelwise.io.run_folder import (
+from labelwise.io.folder import (
     AUTO,
     CONFIG,
     CONFUSION,
     EXAMPLES,
     LABELS,
     MACHINE,
+    MANIFEST,
     METRICS,
     MODEL,
     RESULTS,
     STATE,
+    Folder,
+)
+from labelwise.io.json import (
+    parse_json,
+    read_json,
+    read_lines,
+    read_text,
+    validate,
 )
 from labelwise.model.card import read_card
 from labelwise.report.label_lines import LabelTable, read_labels

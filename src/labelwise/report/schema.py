@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import AliasChoices, Field
 
 from labelwise.errors import DataError
+from labelwise.io.folder import METRICS
 from labelwise.io.json import Record, parse_json
-from labelwise.io.run_folder import METRICS
 
 
 class State(Record):

@@ -13,7 +13,7 @@ from labelwise.formatting import (
     percent,
     size,
 )
-from labelwise.io.run_folder import CONFIG
+from labelwise.io.folder import CONFIG
 from labelwise.report.charts import thinned
 from labelwise.report.run_files import Run
 from labelwise.report.schema import Calibration, Evaluation, Results

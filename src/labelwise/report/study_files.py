@@ -18,8 +18,8 @@ from typing import Any
 from labelwise.config import ConfigSource
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.formatting import number
+from labelwise.io.folder import METRICS, RESULTS, STATE
 from labelwise.io.json import Record, read_json
-from labelwise.io.run_folder import METRICS, RESULTS, STATE
 from labelwise.report.curves import TrainingCurves, read_training_curves
 from labelwise.report.inspection import Inspection, read_inspection
 from labelwise.report.schema import read_metrics

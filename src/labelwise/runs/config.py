@@ -22,17 +22,17 @@ from labelwise.config import (
 )
 from labelwise.data.options import ReadOptions
 from labelwise.errors import ConfigError
-from labelwise.io.run_folder import CONFIG, MOVING, REPLACEMENT, is_run_folder
-from labelwise.metrics.block import check_threshold
+from labelwise.io.folder import CONFIG, MOVING, REPLACEMENT, is_run_folder
 from labelwise.metrics.formulas import check_boundaries, propensity_constants
 from labelwise.metrics.names import parse_metrics
+from labelwise.metrics.streaming import check_threshold
 from labelwise.model.estimator import PRESET, with_preset
 from labelwise.model.inputs import TrainingDocuments
 from labelwise.model.method import Method
 from labelwise.model.predictions import DEFAULT_K, k_from_data
 from labelwise.registry import METHODS, method_class, method_names
 from labelwise.runs.vectors import vectors_file
-from labelwise.runtime.device_setting import checked_device
+from labelwise.runtime.device import checked_device
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 

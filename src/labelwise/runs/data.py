@@ -41,8 +41,7 @@ from labelwise.data.read import (
 from labelwise.data.rows import concat
 from labelwise.data.stream import decoded_line, open_stream
 from labelwise.errors import ConfigError, DataError
-from labelwise.io.folder import MANIFEST
-from labelwise.io.run_folder import is_run_folder
+from labelwise.io.folder import MANIFEST, is_run_folder
 from labelwise.metrics.evaluate import check_labelled
 from labelwise.runs.config import DataSection
 from labelwise.runs.vectors import attach_to_parts, vectors_file

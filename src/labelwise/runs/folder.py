@@ -29,7 +29,7 @@ from labelwise.io.atomic import (
     naming_file,
     replacing,
 )
-from labelwise.io.run_folder import (
+from labelwise.io.folder import (
     AUTO,
     AUTO_FOLDER,
     CHECKPOINTS,

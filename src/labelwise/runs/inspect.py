@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from labelwise.data.dataset import Dataset
-from labelwise.io import run_folder as files
+from labelwise.io import folder as files
 from labelwise.model.method import Method
 from labelwise.registry import can
 from labelwise.runs.config import InspectSection

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.registry import installed_versions
-from labelwise.runtime.device_setting import requested_device
+from labelwise.runtime.device import requested_device
 from labelwise.runtime.threads import threads
 
 PACKAGES = ("numpy", "scipy", "numba", "torch", "transformers")

@@ -34,16 +34,16 @@ from labelwise.labelspace.bucket_search import BucketSearch
 from labelwise.labelspace.buckets import BucketTables
 from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.cost import groups_of_children, halving_layers, visited
-from labelwise.linear.packed import PackedWeights
 from labelwise.linear.search import TreeSearch
 from labelwise.linear.settings import PRECISIONS, SearchSettings
 from labelwise.linear.solver import LANES
+from labelwise.linear.weights import PackedWeights
 from labelwise.methods.linear_flat import LinearFlat
 from labelwise.methods.linear_tree import LinearTree
 from labelwise.registry import installed_versions, method_class
 from labelwise.runs.machine import describe_machine
+from labelwise.runtime.job import fingerprint
 from labelwise.runtime.progress import progress
-from labelwise.runtime.results import fingerprint
 from labelwise.strings import Strings
 
 # --- measured data ---

@@ -25,16 +25,14 @@ from labelwise.data.hashing import document_hashes
 from labelwise.data.out_of_core import scratch_at
 from labelwise.data.rows import concat
 from labelwise.errors import ConfigError, MissingDependencyError
-from labelwise.io import run_folder as files
+from labelwise.io import folder as files
 from labelwise.io.atomic import LOCK, lock_folder
-from labelwise.io.folder import MANIFEST
+from labelwise.io.folder import MANIFEST, SCRATCH, TIME
 from labelwise.io.json import validate
-from labelwise.io.run_folder import SCRATCH, TIME
 from labelwise.methods.popularity import Popularity
 from labelwise.metrics.evaluate import check_known, check_labelled
 from labelwise.metrics.names import parse_metric
-from labelwise.metrics.result import Evaluation
-from labelwise.metrics.saved_predictions import SavedPredictions
+from labelwise.metrics.result import Evaluation, SavedPredictions
 from labelwise.model.calibration import CalibrationReport
 from labelwise.model.card import Reading, Scores, update_card
 from labelwise.model.method import Method, load
@@ -50,7 +48,7 @@ from labelwise.runs.remarks import run_remarks, with_calibration
 from labelwise.runs.run_time import REPORT_SECONDS, RunTime
 from labelwise.runs.stopwatch import Stopwatch, stopwatch
 from labelwise.runtime.budget import NO_LIMIT, Budget
-from labelwise.runtime.device_setting import AUTO, CPU, using_device
+from labelwise.runtime.device import AUTO, CPU, using_device
 from labelwise.runtime.job import Job
 from labelwise.runtime.ranks import (
     leave_ranks,

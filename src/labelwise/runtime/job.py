@@ -15,36 +15,390 @@ fingerprints of those that come later, in this stage and, when it has ended, in 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+import math
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from labelwise.errors import ConfigError, DataError, LabelwiseError
 from labelwise.formatting import duration
+from labelwise.io.folder import Folder, FolderWriter, new_folder
+from labelwise.io.tensors import in_pieces
 from labelwise.runtime.budget import NO_LIMIT, RECORD_FILE, Budget, spending
-from labelwise.runtime.each import Each
 from labelwise.runtime.progress import stage as shown_stage
 from labelwise.runtime.ranks import on_rank_zero, rank
-from labelwise.runtime.results import (
-    ARRAYS,
-    Arrays,
-    Result,
-    Stored,
-    checked_name,
-    find_result,
-    fingerprint,
-    flat,
-    frozen,
-    write_result,
-)
+
+# --- results ---
+# Results of unfinished work in folders: of one fingerprint, whole or cut short by a time budget.
+
+# --- finished ---
+# Finished parts of an interrupted training, kept in store folders that are identified by a fingerprint.
+#
+# The fingerprint is a hash of everything that decides the result. Folders of another training, or damaged ones, are
+# ignored with a warning, and the work is done again; so are chunks of linear trees with an older type of hash. If
+# finished work cannot be written, a warning is logged and training continues; for unfinished work it is an error.
 
 log = logging.getLogger("labelwise")
+
+RESULT_VERSION = 4
+"""Increased when a new version of labelwise computes other results from the same settings and data: older work is then
+ignored. 1 is not hashed, so that work from before versions existed is still used."""
+KEY = "fingerprint"
+
+
+def fingerprint(*parts: Any) -> str:
+    """A hash of texts, JSON values, arrays and tensors; trainings with different fingerprints are different."""
+    digest = hashlib.sha256()
+    for part in parts if RESULT_VERSION == 1 else (RESULT_VERSION, *parts):
+        plain = _plain(part)
+        if isinstance(plain, np.ndarray):
+            about = f"array {plain.dtype} {plain.shape}"
+            digest.update(f"{len(about)} {about}".encode())
+            for piece in in_pieces(np.ascontiguousarray(plain).reshape(-1).view(np.uint8)):
+                digest.update(piece.data)
+        else:
+            text = json.dumps(plain, sort_keys=True)
+            digest.update(f"{len(text)} {text}".encode())
+    return digest.hexdigest()
+
+
+def _plain(part: Any) -> Any:
+    """A tensor as an array of its bytes, because NumPy lacks some dtypes; a scalar tensor as a number."""
+    if not hasattr(part, "detach"):
+        return part
+    import torch
+
+    return part.detach().cpu().contiguous().view(torch.uint8).numpy() if part.ndim else part.item()
+
+
+def fingerprint_by_budget(own: str, time_budget: float | None) -> str:
+    """The fingerprint of work that a time budget ended: it is only used again under the same budget."""
+    return fingerprint(own, "time budget", time_budget)
+
+
+def find_finished(path: Path, kind: str, *expected: str) -> Folder | None:
+    """Finished work with one of these fingerprints, all files verified; None if it is missing or cannot be used."""
+    if not path.exists():
+        return None
+    try:
+        folder = Folder(path, kind)
+        if folder.manifest.get(KEY) not in expected:
+            log.warning("%s: not used: it belongs to another training, with other settings, parameters or data", path)
+            return None
+        for name in folder.manifest["files"]:
+            _ = folder.tensors(name) if name.endswith(".safetensors") else folder.read_json(name)
+    except (LabelwiseError, OSError) as error:
+        log.warning("%s: not used: %s", path, error)
+        return None
+    folder.verify = False  # all hashes have been compared
+    return folder
+
+
+def keep_finished(
+    path: Path,
+    kind: str,
+    own: str,
+    file: str,
+    tensors: Mapping[str, np.ndarray],
+    about: Mapping[str, Any] | None = None,
+) -> bool:
+    """Write finished work with this fingerprint, in one file; False, and a warning, if that is not possible.
+
+    The work itself is not lost then: training continues with what is in memory.
+    """
+    try:
+        with finished_folder(path, kind, own, about) as folder:
+            folder.write_tensors(file, tensors)
+    except LabelwiseError as error:
+        log.warning("%s; training continues, but if it is interrupted this part is trained again", error)
+        return False
+    return True
+
+
+@contextmanager
+def finished_folder(path: Path, kind: str, own: str, about: Mapping[str, Any] | None = None) -> Iterator[FolderWriter]:
+    """Write work with this fingerprint to a folder, atomically; a damaged one is replaced."""
+    try:
+        if path.exists() and fingerprint_in(path, kind) is None and _holds_only_ours(path):
+            shutil.rmtree(path)
+        with new_folder(path, kind, {KEY: own, **(about or {})}, force=True) as folder:
+            yield folder
+    except OSError as error:
+        raise DataError(
+            f"cannot be written: {error.strerror or error}; fix that and start the same training again: it resumes "
+            "from what was written before",
+            path,
+        ) from error
+
+
+def _holds_only_ours(path: Path) -> bool:
+    """Whether a folder holds only files of the types that labelwise writes."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    return all(item.is_file() and item.suffix in (".json", ".safetensors") for item in path.iterdir())
+
+
+def fingerprint_in(path: Path, kind: str) -> str | None:
+    """The fingerprint of the work in a folder; None if the folder is missing or of another type."""
+    try:
+        return Folder(path, kind).manifest.get(KEY)
+    except LabelwiseError:
+        return None
+
+
+Arrays = Mapping[str, np.ndarray]
+
+KIND, FILE, CUT = "finished part", "arrays.safetensors", "cut"
+"""Type of the folders of results, their file, and the key of their manifest that says which budget has cut them."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+def as_made(value: Any) -> Any:
+    """A result that is the same before it is written and after it is read."""
+    return value
+
+
+class Stored(NamedTuple):
+    """How results of one type are kept in folders: functions at the top level of a module, because tasks get them."""
+
+    write: Callable[[FolderWriter, Any], None]
+    read: Callable[[Folder], Any]
+    content: Callable[[Any], Sequence[Any]]
+    """What a fingerprint takes."""
+    ready: Callable[[Any], Any] = as_made
+    """What was made, as it is after reading."""
+
+
+class Result(NamedTuple):
+    """What was made, and whether a budget has cut it short."""
+
+    value: Any
+    is_cut: bool
+
+
+def find_result(paths: Sequence[Path], own: str, budget: Budget, stored: Stored) -> Result | None:
+    """The first result of this fingerprint; one that a budget has cut only under the same budget."""
+    for path in paths:
+        held = find_finished(path, KIND, own, under(own, budget))
+        if held is not None:
+            if held.manifest[KEY] != own:
+                budget.end_early()
+            try:
+                return Result(stored.read(held), held.manifest[KEY] != own)
+            except LabelwiseError as error:
+                log.warning("%s: not used: %s", path, error)
+    return None
+
+
+def write_result(path: Path, own: str, result: Result, budget: Budget, stored: Stored) -> bool:
+    """Write a result; False, and a warning, if that is not possible: training continues with what is in memory."""
+    about = {}
+    if result.is_cut:
+        about = {CUT: {"seconds": budget.seconds, "content": fingerprint(*stored.content(result.value))}}
+    try:
+        with finished_folder(path, KIND, under(own, budget) if result.is_cut else own, about) as folder:
+            stored.write(folder, result.value)
+    except LabelwiseError as error:
+        log.warning("%s; training continues, but if it is interrupted this part is trained again", error)
+        return False
+    return True
+
+
+def under(own: str, budget: Budget) -> str:
+    """The fingerprint of a result that this budget has cut short."""
+    return fingerprint(own, "time budget", budget.seconds if math.isfinite(budget.seconds) else None)
+
+
+def flat(parts: Any) -> Sequence[Any]:
+    """What a fingerprint takes: the items of a mapping in the order of their names, or a sequence as it is."""
+    return [part for item in sorted(parts.items()) for part in item] if isinstance(parts, Mapping) else parts
+
+
+def frozen(arrays: Arrays) -> Arrays:
+    """The arrays as they are read from a file: C-contiguous and read-only, so that both attempts compute the same."""
+    views = {name: np.asarray(array, order="C").view() for name, array in arrays.items()}
+    for array in views.values():
+        array.flags.writeable = False
+    return views
+
+
+def _write_arrays(folder: FolderWriter, arrays: Arrays) -> None:
+    folder.write_tensors(FILE, arrays)
+
+
+def _read_arrays(folder: Folder) -> Arrays:
+    return folder.tensors(FILE)
+
+
+ARRAYS = Stored(_write_arrays, _read_arrays, flat, frozen)
+"""Most results: named arrays in one file."""
+
+
+def checked_name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise ValueError(f"'{name}': names of stages and results are letters, digits, - and _")
+    return name
+
+
+# --- each ---
+# Results that do not depend on each other, each kept under a key of its own: repetitions, members, trees.
+#
+# Missing ones are made here one group after the other, or by tasks elsewhere, which write them as files.
+
+Key = int | str
+LONGEST = 100
+"""Characters of a name that is made of keys; longer ones are hashed."""
+RETRIES = 3
+"""How often results of tasks that cannot be read are made again."""
+
+
+class LostResultsError(LabelwiseError):
+    """Results of tasks could not be read, again and again."""
+
+
+@dataclass(frozen=True)
+class Each:
+    """Results by key: where they are, and how missing ones are made."""
+
+    job: Job
+    name: str
+    make: Callable[[Any, Job, Any], Mapping[Any, Any]]
+    folder: Path | None
+    of: Mapping[Any, Any]
+    complete: bool
+    stored: Stored
+
+    def find(self, key: Key) -> Result | None:
+        """A finished result; None if there is none."""
+        return (
+            None if self.folder is None else find_result(self._paths(key), self._own(key), self.job.budget, self.stored)
+        )
+
+    def keep(self, key: Key, result: Result) -> bool:
+        """Write a result; one of another job under the same key is not replaced."""
+        if self.folder is None:
+            return False
+        own, (usual, whole, cut) = self._own(key), self._paths(key)
+        taken = fingerprint_in(usual, KIND) not in (None, under(own, self.job.budget) if result.is_cut else own)
+        return write_result(
+            (cut if result.is_cut else whole) if taken else usual, own, result, self.job.budget, self.stored
+        )
+
+    def made_here(self, shared: Any, groups: Sequence[Sequence[Key]], n_keys: int, n_done: int) -> dict[Key, Result]:
+        """Make groups one after the other, in equal parts of the time; the first of all results in any case."""
+        made: dict[Key, Result] = {}
+        late = 0.0  # seconds that the last group took after its time, which the next one reserves
+        for index, keys in enumerate(groups):
+            if n_done + len(made) and not self.complete and on_rank_zero(self.job.budget.expired):
+                log.warning(
+                    "time budget: %d of %d results of %s are there, the others are left out",
+                    n_done + len(made), n_keys, self.name,
+                )  # fmt: skip
+                self.job.budget.end_early()
+                break
+            title = f"{self.name} {keys[0]}" if len(keys) == 1 else f"{self.name} {keys[0]} to {keys[-1]}"
+            budget = self.job.budget.part(1 / (len(groups) - index), reserve=late)
+            with shown_stage(f"{title} of {n_keys}"):
+                made |= self.made_group(shared, keys, budget)
+            late = budget.exceeded()
+        return made
+
+    def made_group(self, shared: Any, keys: Sequence[Key], budget: Budget) -> dict[Key, Result]:
+        """Make a group of results in a stage of their own, and write them; its folder is removed then."""
+        name = "-".join([self.name, *(_text(key) for key in keys)])
+        name = name if len(name) <= LONGEST else f"{self.name}-{fingerprint(list(keys))[:16]}"
+        folder = None if self.job.folder is None else self.job.folder / name
+        own = self.job.fingerprint("group", self.name, list(keys), *(part for key in keys for part in self._of(key)))
+        count = budget.early_ends.count
+        below = f"{self.job.name}-{name}" if self.job.name else name
+        job = replace(self.job, folder=folder, budget=budget, identity=own, name=below, _names=set(), _before=[])
+        made = self.make(shared, job, keys)
+        is_cut = on_rank_zero(lambda: budget.early_ends.count > count)
+        results = {key: Result(self.stored.ready(one), is_cut) for key, one in made.items() if one is not None}
+        for key in keys:
+            if key not in results:
+                log.warning("%s %s has diverged: it is left out, and not saved as finished", self.name, key)
+
+        def keep() -> None:
+            written = [self.keep(key, result) for key, result in results.items()]
+            if folder is not None and all(written):
+                shutil.rmtree(folder, ignore_errors=True)
+
+        on_rank_zero(keep)
+        return results
+
+    def made_elsewhere(self, shared: Any, groups: Sequence[Sequence[Key]]) -> dict[Key, Result]:
+        """Make groups by tasks; results that are written are read from their files, again if that is not possible."""
+        if self.job.budget.is_limited:
+            raise ConfigError(
+                f"{self.name}: a time budget is for one process, which measures its own pace; leave out time_budget or "
+                "--launcher"
+            )
+        # absolute: a worker on another node need not have the driver's directory
+        folder, below = (None if path is None else path.absolute() for path in (self.folder, self.job.folder))
+        plain = replace(self, folder=folder, job=replace(self.job, folder=below, log=_ignore, tasks=None))
+        done: dict[Key, Result] = {}
+        left = [tuple(keys) for keys in groups]
+        for _ in range(RETRIES + 1):
+            lost = []
+            with self.job.tasks.share((plain, shared)) as given:
+                for keys, (records, made) in self.job.tasks.map(_make_group, left, given, ordered=True):
+                    for record in records:
+                        self.job.log(**record)
+                    written = {key: self.find(key) for key in keys if made[key] == WRITTEN}
+                    done |= {key: one for key, one in {**made, **written}.items() if isinstance(one, Result)}
+                    if None in written.values():
+                        lost.append(keys)
+            left = lost
+            if not left:
+                return done
+        raise LostResultsError(f"{self.folder}: results could not be read, {RETRIES + 1} times")
+
+    def _own(self, key: Key) -> str:
+        return self.job.fingerprint("each", self.name, key, *self._of(key))
+
+    def _of(self, key: Key) -> Sequence[Any]:
+        return flat(self.of.get(key, ()))
+
+    def _paths(self, key: Key) -> list[Path]:
+        """Folders of a result: its key or, if another job has taken that, with a hash: of a whole result, a cut one."""
+        path, own = Path(str(self.folder)) / _text(key), self._own(key)
+        return [path, *(path.with_name(f"{path.name}-{one[:8]}") for one in (own, under(own, self.job.budget)))]
+
+
+WRITTEN = "written"
+"""Instead of a result that a task has written to its file."""
+
+
+def _make_group(given: tuple[Each, Any], keys: Sequence[Key]) -> tuple[list[dict[str, Any]], dict[Key, Any]]:
+    """A task: make a group, unless an attempt before has done so; returns records of its log, and the results."""
+    work, shared = given
+    records: list[dict[str, Any]] = []
+    work = replace(work, job=replace(work.job, log=lambda **numbers: records.append(numbers)))
+    found = {key: work.find(key) for key in keys}
+    missing = [key for key in keys if found[key] is None]
+    made = work.made_group(shared, missing, work.job.budget) if missing else {}
+    results = {key: WRITTEN if work.find(key) is not None else made.get(key) for key in keys}
+    return records, results
+
+
+def _text(key: Key) -> str:
+    return f"{key:03d}" if isinstance(key, int) else checked_name(key)
+
+
+def _ignore(**_numbers: Any) -> None:
+    pass
+
 
 Made = TypeVar("Made")
 

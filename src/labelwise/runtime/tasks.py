@@ -45,7 +45,7 @@ from labelwise.errors import (
     did_you_mean,
 )
 from labelwise.io.tensors import TYPE_NAMES, map_tensors, write_tensor_file
-from labelwise.runtime.device_setting import requested_device, using_device
+from labelwise.runtime.device import requested_device, using_device
 from labelwise.runtime.threads import available_threads, using_threads
 from labelwise.strings import Strings
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from labelwise.commands.describe import describe_model
 from labelwise.errors import ConfigError, import_required
-from labelwise.io.folder import MANIFEST
-from labelwise.io.run_folder import model_folder
+from labelwise.io.folder import MANIFEST, model_folder
 from labelwise.model.card import PAGE_FILE
 from labelwise.model.explanation import top_words
 from labelwise.model.method import Method, load

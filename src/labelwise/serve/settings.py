@@ -12,8 +12,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from labelwise.config import Config
 from labelwise.errors import ConfigError
-from labelwise.io.folder import MANIFEST
-from labelwise.io.run_folder import model_folder
+from labelwise.io.folder import MANIFEST, model_folder
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Names of models: they are part of addresses."""

@@ -36,8 +36,16 @@ from labelwise.model.method import Method, load
 from labelwise.registry import can
 from labelwise.runtime.threads import threads, using_threads
 from labelwise.strings import Strings
-from labelwise.testing.planted import as_given, empty_documents, planted
-from labelwise.testing.subject import Subject, refused, require, resident_memory, same_predictions
+from labelwise.testing.subject import (
+    Subject,
+    as_given,
+    empty_documents,
+    planted,
+    refused,
+    require,
+    resident_memory,
+    same_predictions,
+)
 
 CHECKS: dict[str, Callable[[Subject, Path], None]] = {}
 MARGIN = 0.3

@@ -26,8 +26,7 @@ from labelwise.model.method import NESTED, Method
 from labelwise.runtime.job import Job
 from labelwise.strings import Strings
 from labelwise.testing.checks import CHECKS, check
-from labelwise.testing.planted import planted
-from labelwise.testing.subject import Subject, require
+from labelwise.testing.subject import Subject, planted, require
 
 __all__ = ["CHECKS"]
 

@@ -23,7 +23,7 @@ from labelwise.data.out_of_core import scratch_at
 from labelwise.ensembles.combine import Combine
 from labelwise.errors import ConfigError, DataError, LabelwiseError
 from labelwise.formatting import duration, percent
-from labelwise.io import run_folder as files
+from labelwise.io import folder as files
 from labelwise.io.atomic import LOCK
 from labelwise.io.json import read_json
 from labelwise.metrics.bootstrap import ResamplingSums
@@ -38,9 +38,9 @@ from labelwise.runs.run_time import TAIL, TAIL_SECONDS, RunTime
 from labelwise.runs.stopwatch import stopwatch
 from labelwise.runs.train import Prepared, split_for_calibration, train
 from labelwise.runtime.budget import Budget
-from labelwise.runtime.device_setting import requested_device, using_device
+from labelwise.runtime.device import requested_device, using_device
+from labelwise.runtime.job import fingerprint
 from labelwise.runtime.ranks import n_ranks
-from labelwise.runtime.results import fingerprint
 from labelwise.runtime.threads import using_threads
 from labelwise.tuning.ladder import (
     FEWEST_DOCUMENTS,

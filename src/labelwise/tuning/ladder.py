@@ -19,30 +19,35 @@ from typing import Any
 import numpy as np
 
 from labelwise.data.dataset import Dataset
-from labelwise.ensembles.combine import Candidates, Combination, Combine, normalized, side_by_side
+from labelwise.ensembles.combine import (
+    Candidates,
+    Combination,
+    Combine,
+    normalized,
+    side_by_side,
+)
 from labelwise.ensembles.learn import Held, fitted_calibrations, learned
 from labelwise.ensembles.model import ensemble_of
 from labelwise.errors import ConfigError, DataError, LabelwiseError
-from labelwise.features.stemming import LANGUAGES
+from labelwise.features.settings import LANGUAGES
 from labelwise.features.words import STOP_WORDS
 from labelwise.io.atomic import replacing
-from labelwise.io.run_folder import CHECKPOINTS, MODEL
+from labelwise.io.folder import CHECKPOINTS, MODEL
 from labelwise.io.tensors import in_range
 from labelwise.methods.ensemble import Ensemble
 from labelwise.metrics.bootstrap import Difference, ResamplingSums
 from labelwise.metrics.names import Metric, parse_metric
-from labelwise.metrics.saved_predictions import PairedScores
+from labelwise.metrics.result import PairedScores
 from labelwise.metrics.streaming import Evaluator
 from labelwise.model.calibration import are_right, choose_threshold
 from labelwise.model.inputs import predict_in_blocks
 from labelwise.model.method import Method, load
-from labelwise.nn.text.saved_encoder import saved_folder
+from labelwise.nn.text.transformer import saved_folder
 from labelwise.registry import method_class
 from labelwise.runs.folder import folder_bytes
 from labelwise.runs.stopwatch import stopwatch
 from labelwise.runtime.budget import Budget
-from labelwise.runtime.job import SAMPLED, Job
-from labelwise.runtime.results import find_finished, fingerprint, finished_folder
+from labelwise.runtime.job import SAMPLED, Job, find_finished, fingerprint, finished_folder
 from labelwise.topk import NO_LABEL, TopK
 
 TEXTS, FEATURES = "texts", "features"

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from labelwise.io import run_folder as files
+from labelwise.io import folder as files
 from labelwise.io.atomic import replacing
 from labelwise.report.schema import read_metrics
 from labelwise.tuning.study import StopSection, Trial

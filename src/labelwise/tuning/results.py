@@ -15,7 +15,7 @@ from typing import Any
 from labelwise.data.out_of_core import scratch_beside
 from labelwise.errors import LabelwiseError
 from labelwise.formatting import percent
-from labelwise.io import run_folder as files
+from labelwise.io import folder as files
 from labelwise.io.atomic import replacing
 from labelwise.model.method import load
 from labelwise.runs.data import RunData, load_run_data

@@ -16,7 +16,7 @@ from typing import IO
 from labelwise.errors import ConfigError
 from labelwise.formatting import duration
 from labelwise.io.atomic import LOCK, lock_folder, replacing
-from labelwise.io.run_folder import METRICS, TASKS
+from labelwise.io.folder import METRICS, TASKS
 from labelwise.report.schema import read_metrics
 from labelwise.report.wording import short_names
 from labelwise.runtime.tasks import (

@@ -32,7 +32,7 @@ from labelwise.config import (
 )
 from labelwise.errors import ConfigError, LabelwiseError, ModelFormatError
 from labelwise.io.atomic import LOCK, clean_up, is_temporary_name, replacing
-from labelwise.io.run_folder import STATE, TASKS
+from labelwise.io.folder import STATE, TASKS
 from labelwise.metrics.names import parse_metric
 from labelwise.runs.config import RunConfig, deciding_values, run_config
 from labelwise.runtime.threads import threads

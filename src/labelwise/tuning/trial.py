@@ -17,7 +17,7 @@ from typing import Any
 from labelwise.config import ConfigSource
 from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import LabelwiseError
-from labelwise.io import run_folder as files
+from labelwise.io import folder as files
 from labelwise.metrics.names import parse_metric
 from labelwise.model.method import load
 from labelwise.runs.config import RunConfig, run_config

@@ -28,8 +28,8 @@ from labelwise.nn.config import TrainingConfig
 from labelwise.nn.heads.sharding import HeadShards
 from labelwise.nn.inputs import as_tensor
 from labelwise.nn.train.optim import Averaging, Optimisers
+from labelwise.runtime.job import find_finished, fingerprint, fingerprint_by_budget, finished_folder
 from labelwise.runtime.ranks import Ranks
-from labelwise.runtime.results import find_finished, fingerprint, fingerprint_by_budget, finished_folder
 
 if TYPE_CHECKING:
     from labelwise.nn.train.loop import Monitor

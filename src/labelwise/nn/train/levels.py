@@ -20,14 +20,12 @@ from labelwise.labelspace.tree import LabelTree, training_nodes
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.encode import EncoderHead
 from labelwise.nn.inputs import Part
-from labelwise.nn.level_networks import best_nodes, free_buffers, mean_states, new_network
-from labelwise.nn.levels import LevelTree, Parents
+from labelwise.nn.levels import LevelTree, Parents, best_nodes, free_buffers, mean_states, new_network
 from labelwise.nn.train.fit import Fit
 from labelwise.nn.train.loop import History, train
 from labelwise.nn.train.optim import check_by_row
 from labelwise.nn.words.vocabulary import Vocabulary, word_table
-from labelwise.runtime.job import Job
-from labelwise.runtime.results import Arrays
+from labelwise.runtime.job import Arrays, Job
 from labelwise.strings import Strings
 from labelwise.topk import TopK
 

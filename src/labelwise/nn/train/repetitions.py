@@ -27,30 +27,27 @@ from labelwise.io.tensors import counts_of
 from labelwise.labelspace.bucket_search import BucketSearch
 from labelwise.labelspace.buckets import BucketTables, RepartitionConfig, read_lookups, repartitioned
 from labelwise.nn.buckets import (
+    BucketTargets,
     NetworkShape,
     Repetition,
+    SparseMLP,
+    SparseRows,
+    bucket_loss,
     feature_tables,
     label_tables,
     network_shape,
+    repetition_of,
+    sparse_rows,
+    stacked_networks,
     stores_tables,
 )
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.inputs import training_batches
-from labelwise.nn.sparse_mlp import (
-    BucketTargets,
-    SparseMLP,
-    SparseRows,
-    bucket_loss,
-    repetition_of,
-    sparse_rows,
-    stacked_networks,
-)
 from labelwise.nn.train.loop import metrics_to_validate, train, validation_metrics
 from labelwise.runtime.budget import Budget
 from labelwise.runtime.device import torch_threads
-from labelwise.runtime.job import Job
+from labelwise.runtime.job import FILE, Job, Stored, flat
 from labelwise.runtime.progress import progress
-from labelwise.runtime.results import FILE, Stored, flat
 from labelwise.topk import TopK
 
 log = logging.getLogger("labelwise")
