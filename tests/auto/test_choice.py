@@ -8,7 +8,7 @@ from conformance.planted import planted_texts
 from labelwise.cli.options import parse_duration
 from labelwise.errors import ConfigError, DataError
 from labelwise.methods.ensemble import Ensemble
-from labelwise.metrics.bootstrap import ResamplingSums
+from labelwise.metrics.result import ResamplingSums
 from labelwise.report.schema import AutoRecord
 from labelwise.runs.run_time import RunTime
 from labelwise.runtime.budget import NO_LIMIT

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.metrics import f1_score, ndcg_score
 
-from labelwise.metrics.evaluate import evaluate
-from labelwise.metrics.streaming import Evaluator
+from labelwise.metrics.evaluate import Evaluator, evaluate
 from labelwise.topk import TopK
 from metrics import brute_force
 from metrics.brute_force import big_case, cases

@@ -12,9 +12,8 @@ from scipy import sparse
 
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError
-from labelwise.metrics.bootstrap import ResamplingSums
-from labelwise.metrics.evaluate import evaluate
-from labelwise.metrics.streaming import Evaluator
+from labelwise.metrics.evaluate import Evaluator, evaluate
+from labelwise.metrics.result import ResamplingSums
 from labelwise.runtime.threads import using_threads
 from labelwise.strings import Strings
 from labelwise.topk import TopK

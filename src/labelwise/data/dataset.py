@@ -422,3 +422,24 @@ class Documents:
     def take(self, rows: Any) -> Documents:
         """The documents of some rows, as `Dataset.take`."""
         return Documents(*(None if part is None else pick_rows(part, rows) for part in self._parts()))
+
+
+def check_labelled(labels: Any, name: str, without: str = "there is nothing to compare predictions with") -> None:
+    """Refuse documents of which none has a label: nothing could be learned from them, and all metrics would be 0."""
+    if labels.shape[0] and labels.nnz == 0:
+        raise DataError(
+            f"{name}: none of the {labels.shape[0]:,} documents has a label, so {without}; "
+            "is this a file without labels, or are they in another column?"
+        )
+
+
+def check_known(data: Dataset, n_known: int) -> None:
+    """Refuse documents of which no label is among the first `n_known`, those of the model: all metrics would be 0."""
+    labels = data.labels
+    if labels.nnz and labels.indices.min() >= n_known:
+        names = data.label_names
+        raise DataError(
+            f"{data.name}: none of its {len(set(labels.indices.tolist())):,} labels is known to the model, so every "
+            f"prediction would count as wrong; a label is called '{names[int(labels.indices[0])]}', one of the model's "
+            f"'{names[0]}': are these documents of another vocabulary, or ids where the model has names?"
+        )

@@ -10,8 +10,20 @@ import numpy as np
 
 from labelwise.ensembles.combine import MISSING, Candidates, side_by_side
 from labelwise.ensembles.model import EnsembleModel, documents_for
-from labelwise.model.explanation import Explanation, Term, contributions, feature_names, labels_to_explain
-from labelwise.model.explanation_text import causes, named_score, plain_score, shortened, title
+from labelwise.model.explanation import (
+    Explanation,
+    Term,
+    contributions,
+    feature_names,
+    labels_to_explain,
+)
+from labelwise.model.explanation_text import (
+    causes,
+    named_score,
+    plain_score,
+    shortened,
+    title,
+)
 from labelwise.model.inputs import Documents
 from labelwise.model.method import Method
 from labelwise.registry import can

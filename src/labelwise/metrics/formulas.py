@@ -17,7 +17,7 @@ import numpy as np
 from labelwise.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from labelwise.metrics.streaming import DocumentBlock
+    from labelwise.metrics.evaluate import DocumentBlock
 
 
 Terms = tuple[np.ndarray, np.ndarray | int]
@@ -165,6 +165,28 @@ def ps_ndcg(block: DocumentBlock, k: int) -> Terms:
 
 
 PROPENSITY_SCORED: dict[str, Callable[[DocumentBlock, int], Terms]] = {"PSP": ps_precision, "PSnDCG": ps_ndcg}
+
+
+# --- thresholded ---
+# F1 and coverage, for which predictions are a set: the first k of a list, or those that reach a threshold.
+#
+# Micro-F1 weights all (document, label) pairs equally, example-based F1 averages over documents, macro-F1 over labels.
+# Macro-F1 and coverage need counts per label, so they are not sums over documents.
+
+
+def micro_f1(block: DocumentBlock, k: int | None) -> Terms:
+    """Twice the hits, divided by predictions plus labels, over all documents."""
+    n_predicted = block.n_predicted(k)
+    return 2 * block.hits_within(n_predicted), n_predicted + block.n_true
+
+
+def example_f1(block: DocumentBlock, k: int | None) -> Terms:
+    """F1 per document, 0 if it has neither labels nor predictions."""
+    numerator, denominator = micro_f1(block, k)
+    return ratio(numerator, denominator), 1
+
+
+THRESHOLDED: dict[str, Callable[[DocumentBlock, int | None], Terms]] = {"micro-F1": micro_f1, "example-F1": example_f1}
 
 
 # --- groups ---

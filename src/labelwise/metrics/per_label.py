@@ -13,9 +13,8 @@ from scipy import sparse
 
 from labelwise.errors import ConfigError
 from labelwise.io.atomic import replacing
-from labelwise.metrics.evaluate import TrainingCounts, common_labels
+from labelwise.metrics.evaluate import LabelCounter, TrainingCounts, common_labels
 from labelwise.metrics.formulas import ratio
-from labelwise.metrics.streaming import LabelCounter
 from labelwise.runtime.threads import run_stream
 from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK
@@ -145,7 +144,7 @@ def count_predictions(
     counter: LabelCounter, top: TopK, truth: sparse.csr_array, n_known: int, threshold: float | None = None
 ) -> None:
     """Add the predictions of some documents to the counts; a counter without k needs the threshold."""
-    from labelwise.metrics.streaming import DocumentBlock, block_rows
+    from labelwise.metrics.evaluate import DocumentBlock, block_rows
 
     def build_block(rows: tuple[int, int]) -> DocumentBlock:
         return DocumentBlock(top, truth, rows, n_known=n_known, first=rows[0], threshold=threshold)

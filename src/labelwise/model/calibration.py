@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labelwise.data.dataset import Dataset
+from labelwise.data.dataset import Dataset, check_known, check_labelled
 from labelwise.errors import ConfigError, DataError, ModelFormatError
 from labelwise.formatting import counted
 from labelwise.io.folder import get_tensor
-from labelwise.metrics.evaluate import check_known, check_labelled
 from labelwise.model.card import CalibrationNote
 from labelwise.model.inputs import Overlap, predict_in_blocks, predict_in_time
 from labelwise.model.predictions import (

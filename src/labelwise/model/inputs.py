@@ -28,7 +28,13 @@ from labelwise.data.dataset import (
     canonical_features,
     is_canonical_csr,
 )
-from labelwise.data.hashing import KINDS, dataset_hash, document_hashes, sample_order, text_hashes
+from labelwise.data.hashing import (
+    KINDS,
+    dataset_hash,
+    document_hashes,
+    sample_order,
+    text_hashes,
+)
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.io.folder import MANIFEST, Folder, get_tensor
 from labelwise.io.tensors import is_increasing

@@ -23,8 +23,7 @@ from labelwise.formatting import (
     size,
 )
 from labelwise.io.folder import RESULTS
-from labelwise.metrics.bootstrap import Difference
-from labelwise.metrics.result import PairedScores, same_documents, saved_predictions
+from labelwise.metrics.result import Difference, PairedScores, same_documents, saved_predictions
 from labelwise.report.comparison_plots import MAX_BARS, MAX_RUNS, comparison_charts
 from labelwise.report.run import for_page, write_page
 from labelwise.report.run_files import Run, read_run

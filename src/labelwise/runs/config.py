@@ -23,9 +23,9 @@ from labelwise.config import (
 from labelwise.data.options import ReadOptions
 from labelwise.errors import ConfigError
 from labelwise.io.folder import CONFIG, MOVING, REPLACEMENT, is_run_folder
+from labelwise.metrics.evaluate import check_threshold
 from labelwise.metrics.formulas import check_boundaries, propensity_constants
 from labelwise.metrics.names import parse_metrics
-from labelwise.metrics.streaming import check_threshold
 from labelwise.model.estimator import PRESET, with_preset
 from labelwise.model.inputs import TrainingDocuments
 from labelwise.model.method import Method

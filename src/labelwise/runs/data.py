@@ -21,7 +21,7 @@ from labelwise.data.catalogue import downloaded_folder, near_sets
 from labelwise.data.catalogue import entry as known_entry
 from labelwise.data.catalogue import names as named_sets
 from labelwise.data.csr import widened
-from labelwise.data.dataset import HASH, Dataset, EmptyPartError
+from labelwise.data.dataset import HASH, Dataset, EmptyPartError, check_labelled
 from labelwise.data.describe import doubt_about_labels
 from labelwise.data.formats.csv import OTHER_SPREADSHEETS
 from labelwise.data.images import is_image_name
@@ -42,7 +42,6 @@ from labelwise.data.rows import concat
 from labelwise.data.stream import decoded_line, open_stream
 from labelwise.errors import ConfigError, DataError
 from labelwise.io.folder import MANIFEST, is_run_folder
-from labelwise.metrics.evaluate import check_labelled
 from labelwise.runs.config import DataSection
 from labelwise.runs.vectors import attach_to_parts, vectors_file
 

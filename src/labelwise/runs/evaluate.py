@@ -13,16 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.data.dataset import Dataset
+from labelwise.data.dataset import Dataset, check_known, check_labelled
 from labelwise.data.hashing import sample_order
 from labelwise.data.images import data_uri
 from labelwise.formatting import counted
 from labelwise.io import folder as files
 from labelwise.io.atomic import replacing
-from labelwise.metrics.evaluate import Evaluation, check_known, check_labelled
+from labelwise.metrics.evaluate import Evaluation, Evaluator, LabelCounter
 from labelwise.metrics.names import default_metrics
 from labelwise.metrics.per_label import ConfusionCounter, LabelTable, count_predictions
-from labelwise.metrics.streaming import Evaluator, LabelCounter
 from labelwise.model.inputs import Overlap, predict_in_blocks, predict_in_time
 from labelwise.model.method import Method
 from labelwise.model.predictions import MOST_LABELS, best_and_reaching

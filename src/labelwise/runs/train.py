@@ -19,7 +19,7 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labelwise.data.dataset import Dataset
+from labelwise.data.dataset import Dataset, check_known, check_labelled
 from labelwise.data.describe import statistics
 from labelwise.data.hashing import document_hashes
 from labelwise.data.out_of_core import scratch_at
@@ -30,7 +30,6 @@ from labelwise.io.atomic import LOCK, lock_folder
 from labelwise.io.folder import MANIFEST, SCRATCH, TIME
 from labelwise.io.json import validate
 from labelwise.methods.popularity import Popularity
-from labelwise.metrics.evaluate import check_known, check_labelled
 from labelwise.metrics.names import parse_metric
 from labelwise.metrics.result import Evaluation, SavedPredictions
 from labelwise.model.calibration import CalibrationReport

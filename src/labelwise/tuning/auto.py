@@ -26,7 +26,7 @@ from labelwise.formatting import duration, percent
 from labelwise.io import folder as files
 from labelwise.io.atomic import LOCK
 from labelwise.io.json import read_json
-from labelwise.metrics.bootstrap import ResamplingSums
+from labelwise.metrics.result import ResamplingSums
 from labelwise.model.method import Method
 from labelwise.report import schema
 from labelwise.report.schema import FORMAT, AutoRecord, Option

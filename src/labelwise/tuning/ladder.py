@@ -35,10 +35,9 @@ from labelwise.io.atomic import replacing
 from labelwise.io.folder import CHECKPOINTS, MODEL
 from labelwise.io.tensors import in_range
 from labelwise.methods.ensemble import Ensemble
-from labelwise.metrics.bootstrap import Difference, ResamplingSums
+from labelwise.metrics.evaluate import Evaluator
 from labelwise.metrics.names import Metric, parse_metric
-from labelwise.metrics.result import PairedScores
-from labelwise.metrics.streaming import Evaluator
+from labelwise.metrics.result import Difference, PairedScores, ResamplingSums
 from labelwise.model.calibration import are_right, choose_threshold
 from labelwise.model.inputs import predict_in_blocks
 from labelwise.model.method import Method, load
@@ -47,7 +46,13 @@ from labelwise.registry import method_class
 from labelwise.runs.folder import folder_bytes
 from labelwise.runs.stopwatch import stopwatch
 from labelwise.runtime.budget import Budget
-from labelwise.runtime.job import SAMPLED, Job, find_finished, fingerprint, finished_folder
+from labelwise.runtime.job import (
+    SAMPLED,
+    Job,
+    find_finished,
+    fingerprint,
+    finished_folder,
+)
 from labelwise.topk import NO_LABEL, TopK
 
 TEXTS, FEATURES = "texts", "features"

@@ -24,7 +24,15 @@ from torch import Tensor, nn
 
 from labelwise.config import validated
 from labelwise.errors import ConfigError, LabelwiseError, MissingDependencyError, ModelFormatError
-from labelwise.io.folder import CONFIG_FILE, MANIFEST, STATE_FILE, Folder, check_weights, get_tensor, model_folder
+from labelwise.io.folder import (
+    CONFIG_FILE,
+    MANIFEST,
+    STATE_FILE,
+    Folder,
+    check_weights,
+    get_tensor,
+    model_folder,
+)
 from labelwise.nn.config import TINY, EncoderConfig
 from labelwise.nn.inputs import as_array, as_tensor, tensors_of
 from labelwise.nn.text.int8 import why_not_int8, with_int8_layers

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from labelwise.errors import ConfigError, DataError, MissingDependencyError, did_you_mean
 from labelwise.io.tensors import counts_of
-from labelwise.metrics.streaming import Evaluator
+from labelwise.metrics.evaluate import Evaluator
 from labelwise.nn.config import TrainingConfig, lower_is_better
 from labelwise.nn.heads.sharding import HeadShards, check_head
 from labelwise.nn.train.checkpoint import (
