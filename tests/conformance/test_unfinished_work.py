@@ -38,6 +38,9 @@ def test_resumes_exactly(name, tmp_path):
     assert inexact_stops(checked, checked.kinds()[0], tmp_path, STOPS, seed(name)) == []
 
 
+SLOW_ENCODERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("mhe_text", "text_encoder")]
+
+
 @pytest.mark.parametrize("name", method_names())
 def test_never_reuses(name, tmp_path):
     checked = subject(name)
@@ -45,7 +48,7 @@ def test_never_reuses(name, tmp_path):
     assert found == []
 
 
-@pytest.mark.parametrize("name", ["hybrid_linear", "mhe_text", "text_encoder", "xr_transformer"])
+@pytest.mark.parametrize("name", ["hybrid_linear", "xr_transformer", *SLOW_ENCODERS])
 def test_an_encoder_made_again_under_the_same_name_is_another_one(name, tmp_path):
     folder = tmp_path / "encoder"
     write_encoder(folder, 0)
