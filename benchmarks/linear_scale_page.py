@@ -45,7 +45,7 @@ AGAIN = (
 
 def shape_of(row: dict[str, Any]):
     """The shape of the data of a row, as `plan` counts it."""
-    from labelwise.costs import DataShape
+    from labelwise.planning.costs import DataShape
 
     documents = row["documents"]
     return DataShape(documents, row["labels"], row["ones"] / documents, WORDS, row["non-zeros"] / documents)
@@ -54,7 +54,7 @@ def shape_of(row: dict[str, Any]):
 def estimates(row: dict[str, Any]) -> dict[str, Any]:
     """What `labelwise plan` says of the same training: CPU seconds, peak memory, model, latency; and from when."""
     import labelwise as lw
-    from labelwise.runs.measure import machine_constants
+    from labelwise.planning.measure import machine_constants
 
     constants = machine_constants()
     cost = lw.LinearTree(trees=1)._cost(shape_of(row), constants)
@@ -139,10 +139,10 @@ def _beyond(rows: list[dict[str, Any]]) -> list[str]:
     from dataclasses import replace
 
     import labelwise as lw
-    from labelwise.costs import Machine, on_machine
     from labelwise.formatting import duration, size
-    from labelwise.labelspace.proposals import plan_buckets
-    from labelwise.runs.measure import machine_constants
+    from labelwise.planning.costs import Machine, on_machine
+    from labelwise.planning.measure import machine_constants
+    from labelwise.planning.proposals import plan_buckets
 
     constants, last = machine_constants(), shape_of(rows[-1])
     lines = [

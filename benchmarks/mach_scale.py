@@ -24,7 +24,7 @@ import numpy as np
 from scipy import sparse
 
 import labelwise as lw
-from labelwise.labelspace.proposals import plan_buckets
+from labelwise.planning.proposals import plan_buckets
 
 RESULTS = Path(__file__).parent / "results" / "mach_scale.md"
 FEATURES, ENTRIES, TRUE = 100_000, 60, 5

@@ -15,7 +15,7 @@ SOURCE = Path(labelwise.__file__).parent
 # From the ground up, as in docs/design.md. Single files beside these folders are below all of them.
 ROOMS = [
     "io", "runtime", "kernels", "data", "metrics", "features", "labelspace", "linear", "nn", "model",
-    "ensembles", "methods", "testing", "report", "runs", "commands", "tuning", "interop", "serve", "cli",
+    "ensembles", "methods", "testing", "report", "runs", "commands", "planning", "tuning", "interop", "serve", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 HAND_OUT_ROOMS = ("__init__.py", "__main__.py", "registry.py")

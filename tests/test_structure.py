@@ -17,7 +17,7 @@ METHODS = sorted(registry.METHODS)
 FILES = sorted((SOURCE / "methods").glob("*.py"))
 DIVIDED = {"tasks", "ranks", "budget", "results", "each", "finished", "time_budget"}
 """Modules of `runtime` that divide, limit or keep work: the job does that for methods."""
-APPLICATIONS = {"report", "runs", "commands", "tuning", "interop", "serve", "cli"}
+APPLICATIONS = {"report", "runs", "commands", "planning", "tuning", "interop", "serve", "cli"}
 TOGETHER = {"runs", "commands"}
 """Applications that others may import."""
 

@@ -7,17 +7,17 @@ import pytest
 
 from cli.commands import labelwise
 from conformance.small import SMALL
-from labelwise.costs import (
+from labelwise.io.tensors import mapping_of
+from labelwise.methods.popularity import Popularity
+from labelwise.planning import plan
+from labelwise.planning.costs import (
     Constants,
     Cost,
     Machine,
     Scratch,
     on_machine,
 )
-from labelwise.io.tensors import mapping_of
-from labelwise.methods.popularity import Popularity
 from labelwise.registry import METHODS, registered
-from labelwise.runs import plan
 
 CONSTANTS = {
     "tfidf": 2e-8, "pifa": 3e-8, "cluster": 3e-8, "solve": 1.5e-7, "search": 7e-9, "call": 3e-4, "spread": 0.1,

@@ -28,7 +28,7 @@ from labelwise.linear.settings import TrainingSettings
 from labelwise.linear.solver import SolverConfig
 from labelwise.linear.train import TrainingExamples, train_tree
 from labelwise.methods.linear_tree import LinearTree
-from labelwise.runs.measure import planted_features
+from labelwise.planning.measure import planted_features
 from labelwise.runtime.job import Job
 from labelwise.runtime.memory import free_memory
 from labelwise.runtime.threads import using_threads

@@ -113,7 +113,7 @@ def _plan_buckets(
 
     from labelwise.errors import ConfigError
     from labelwise.formatting import size
-    from labelwise.labelspace.proposals import plan_buckets
+    from labelwise.planning.proposals import plan_buckets
     from labelwise.runtime.memory import free_memory
 
     if memory is None:
@@ -141,7 +141,7 @@ def _plan_digits(labels: int, width: int, bottleneck: int, groups: int, batch: i
     import yaml
 
     from labelwise.formatting import size
-    from labelwise.labelspace.proposals import plan_heads
+    from labelwise.planning.proposals import plan_heads
 
     plans = plan_heads(labels, width, batch, bottleneck, groups)
     echo(

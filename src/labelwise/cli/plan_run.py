@@ -29,7 +29,7 @@ def bytes_of_size(given: str | None, name: str) -> float | None:
 def measure(constants: str | None) -> None:
     """Measure this machine now and print the constants."""
     from labelwise.errors import ConfigError
-    from labelwise.runs.measure import constants_path, machine_constants, to_json
+    from labelwise.planning.measure import constants_path, machine_constants, to_json
 
     if constants is not None:
         raise ConfigError("--constants: not used with --measure, which writes the file of this machine")
@@ -44,13 +44,11 @@ def plan_run(
     """Print what fits where. `given` replaces figures of the data, `other` describes a second machine."""
     from labelwise.cli.output import print_table
     from labelwise.cli.train import config_source
-    from labelwise.costs import Machine
     from labelwise.errors import ConfigError
     from labelwise.formatting import size
-    from labelwise.runs.config import run_config
-    from labelwise.runs.data import is_config
-    from labelwise.runs.measure import machine_constants
-    from labelwise.runs.plan import (
+    from labelwise.planning.costs import Machine
+    from labelwise.planning.measure import machine_constants
+    from labelwise.planning.plan import (
         COLUMNS,
         described,
         memory_limit,
@@ -59,6 +57,8 @@ def plan_run(
         table,
         this_machine,
     )
+    from labelwise.runs.config import run_config
+    from labelwise.runs.data import is_config
 
     if not is_config(config):
         raise ConfigError(

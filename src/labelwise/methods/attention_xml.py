@@ -30,7 +30,6 @@ from labelwise.labelspace.tree import LabelTree
 from labelwise.model.inputs import hold_out
 from labelwise.model.method import Method
 from labelwise.nn.config import RecurrentConfig, Width, WordsConfig, WordTraining
-from labelwise.nn.cost import attention_xml_cost
 from labelwise.nn.levels import MAX_VALID_WORDS, LevelsModel
 from labelwise.runtime.job import Job
 
@@ -61,8 +60,6 @@ class AttentionXML(Method):
     }
     good_for = "long texts and tens of thousands of documents or more, with a GPU"
     speed = "hours on a CPU, minutes to hours on a GPU"
-
-    cost = staticmethod(attention_xml_cost)
 
     class Config(BaseConfig):
         """Parameters."""

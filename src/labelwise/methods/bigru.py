@@ -20,7 +20,6 @@ from labelwise.labelspace.tree import LabelTree
 from labelwise.model.inputs import hold_out
 from labelwise.model.method import Method
 from labelwise.nn.config import OptimiserConfig, RecurrentConfig, WordsConfig, WordTraining
-from labelwise.nn.cost import bigru_cost
 from labelwise.nn.levels import MAX_VALID_WORDS, LevelsModel
 from labelwise.runtime.job import Job
 
@@ -51,8 +50,6 @@ class BiGRU(Method):
     }
     good_for = "a neural baseline with up to some thousand labels"
     speed = "hours on a CPU, minutes on a GPU"
-
-    cost = staticmethod(bigru_cost)
 
     class Config(BaseConfig):
         """Parameters."""

@@ -14,15 +14,12 @@ folder holds its members, so that it can be moved and served like any other.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
-from operator import add
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, field_validator, model_validator
 
 from labelwise.config import Config as BaseConfig
 from labelwise.config import Decides
-from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.data.hashing import KINDS
 from labelwise.ensembles.combine import Combine
@@ -36,7 +33,6 @@ from labelwise.ensembles.members import (
     kinds_of_members,
     opened,
     plain_members,
-    saved_path,
     train_members,
     with_fingerprints,
 )
@@ -55,22 +51,6 @@ Members = Annotated[
 ]
 
 
-def ensemble_cost(config: Any, shape: DataShape, constants: Constants) -> Cost:
-    """Members that are trained, one after the other."""
-    saved = [path for member in config.members if (path := saved_path(member)) is not None]
-    if saved:
-        raise ConfigError(f"members: {saved[0]} is trained already; plan the configs of the members instead")
-    members = [opened(member, number) for number, member in enumerate(config.members)]
-    if not members:
-        raise ConfigError(NO_MEMBERS)
-    costs = []
-    for number, member in enumerate(members):
-        if member.cost is None:
-            raise ConfigError(f"member {number}: {member.name} does not say what it costs, so it cannot be planned")
-        costs.append(member.cost(member.config, shape, constants))
-    return reduce(add, costs)
-
-
 class Ensemble(Method):
     """Several models of any methods as one: scores averaged, with equal, given or learned weights."""
 
@@ -83,7 +63,6 @@ class Ensemble(Method):
     validates = True
     trains_in_tasks = True
     changeable = ("candidates",)
-    cost = staticmethod(ensemble_cost)
 
     class Config(BaseConfig):
         """Parameters."""

@@ -24,7 +24,6 @@ from labelwise.methods.linear_tree import LinearTree
 from labelwise.model.folder import documents_of_encoder
 from labelwise.model.method import Method
 from labelwise.nn.config import EncoderConfig
-from labelwise.nn.cost import hybrid_linear_cost
 from labelwise.nn.featurizer import EncodedLinearModel, WordsAndVectors
 from labelwise.nn.text.transformer import with_saved_settings
 from labelwise.runtime.job import Job
@@ -84,7 +83,6 @@ class HybridLinear(Method):
     changeable = LinearTree.changeable
     same_on_any_threads = False
     trains_in_tasks = True
-    cost = staticmethod(hybrid_linear_cost)
 
     class Config(EncodedConfig):
         """Parameters."""

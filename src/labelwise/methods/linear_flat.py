@@ -17,7 +17,6 @@ from labelwise.data.dataset import Dataset
 from labelwise.features.featurizers import featurizer_of
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.labelspace.tree import LabelTree
-from labelwise.linear.cost import linear_flat_cost
 from labelwise.linear.model import LinearModel
 from labelwise.linear.settings import (
     FeatureNorm,
@@ -50,7 +49,6 @@ class LinearFlat(Method):
     speed = "minutes on a CPU"
     changeable = ("post_processor",)
     trains_in_tasks = True
-    cost = staticmethod(linear_flat_cost)
     partial_fit = fit_or_learn
 
     class Config(LinearConfig):

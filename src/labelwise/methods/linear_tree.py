@@ -20,7 +20,6 @@ from labelwise.data.dataset import Dataset
 from labelwise.features.featurizers import featurizer_of
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.linear.compile_ahead import compile_ahead
-from labelwise.linear.cost import linear_tree_cost
 from labelwise.linear.model import LinearModel
 from labelwise.linear.settings import (
     Beam,
@@ -54,7 +53,6 @@ class LinearTree(Method):
     speed = "seconds to minutes on a CPU"
     changeable = ("beam", "labels_per_tree", "post_processor", "ties")
     trains_in_tasks = True
-    cost = staticmethod(linear_tree_cost)
     partial_fit = fit_or_learn
 
     class Config(LinearConfig):

@@ -18,7 +18,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -26,14 +25,12 @@ from pydantic import Field, model_validator
 
 from labelwise.config import Config as BaseConfig
 from labelwise.config import Decides
-from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError, DataError
 from labelwise.features.featurizers import Featurizer, featurizer_of
 from labelwise.features.tfidf import LINEAR_TFIDF, TfidfConfig
 from labelwise.labelspace.bucket_search import Score
-from labelwise.labelspace.buckets import Hash, RepartitionConfig, bucket_dtype
-from labelwise.labelspace.proposals import ORDER_BYTES
+from labelwise.labelspace.buckets import Hash, RepartitionConfig
 from labelwise.model.method import Method
 from labelwise.nn.buckets import MAX_REPETITIONS, BucketModel
 from labelwise.nn.config import (
@@ -43,7 +40,6 @@ from labelwise.nn.config import (
     ScheduleConfig,
     TrainingConfig,
 )
-from labelwise.nn.cost import bucket_size, network_cost
 from labelwise.runtime.job import Job
 
 if TYPE_CHECKING:
@@ -78,25 +74,6 @@ class CandidatesConfig(BaseConfig):
     """Minimum number of tables in which a label must be a candidate to be scored."""
 
 
-def mach_cost(config: Any, shape: DataShape, constants: Constants) -> Cost:
-    """Repetitions one after the other; every label is looked up in every table to be ranked."""
-    size = bucket_size(shape, config.feature_hashing or shape.features, list(config.hidden), config.buckets)
-    one = network_cost(shape, constants, "buckets", size, config.training, ranks=True)
-    tables = config.repetitions * shape.labels * bucket_dtype(config.buckets).itemsize
-    decoding = config.repetitions * shape.labels / constants.rate("decoding")
-    names = one.model - 4 * (size.weights + size.rows)
-    model = config.repetitions * 4 * (size.weights + size.rows) + names
-    words = shape.feature_bytes if shape.words is not None else 0.0
-    return replace(
-        one, cpu=constants.tfidf * shape.text_bytes, network=config.repetitions * one.network,
-        operations=config.repetitions * one.operations, steps=config.repetitions * one.steps,
-        memory=one.memory + words + tables + ORDER_BYTES * shape.labels + model, model=model,
-        disk=one.disk + 2 * model, shares=config.repetitions, step_bytes=0.0,
-        latency=constants.call + config.repetitions * size.forward / constants.rate("buckets") + decoding,
-        changes=("feature_hashing", "fewer hidden units", "fewer buckets", "fewer repetitions"),
-    )  # fmt: skip
-
-
 class Mach(Method):
     """Labels hashed into buckets: memory that does not grow with the labels, training without communication."""
 
@@ -111,7 +88,6 @@ class Mach(Method):
     trains_on_ranks = True
     trains_in_tasks = True
     changeable = ("score", "candidates")
-    cost = staticmethod(mach_cost)
     presets = {
         "cpu": {"repetitions": 4, "buckets": 300, "training": {"batch_size": 64, "optimiser": {"rate": 4e-3}}},
     }

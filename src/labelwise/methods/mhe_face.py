@@ -27,7 +27,6 @@ from labelwise.nn.config import (
     ScheduleConfig,
     TrainingConfig,
 )
-from labelwise.nn.cost import image_network_cost
 from labelwise.nn.model import MAX_VALID_IMAGES, FaceModel, train_image_network
 from labelwise.runtime.job import Job
 
@@ -53,7 +52,6 @@ class MheFace(Method):
     speed = "a GPU; small networks and images in minutes on a CPU"
     reads_all_inputs = validates = trains_on_ranks = True
     same_on_any_threads = False
-    cost = staticmethod(image_network_cost)
 
     class Config(ImageNetworkConfig):
         """Parameters."""

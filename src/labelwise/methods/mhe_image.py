@@ -28,7 +28,6 @@ from labelwise.nn.config import (
     ScheduleConfig,
     TrainingConfig,
 )
-from labelwise.nn.cost import image_network_cost
 from labelwise.nn.model import MAX_VALID_IMAGES, ImageModel, train_image_network
 from labelwise.runtime.job import Job
 
@@ -53,7 +52,6 @@ class MheImage(Method):
     speed = "minutes for small grey images on a CPU; a GPU for photographs"
     reads_all_inputs = validates = trains_on_ranks = True
     same_on_any_threads = False
-    cost = staticmethod(image_network_cost)
 
     class Config(ImageNetworkConfig):
         """Parameters."""

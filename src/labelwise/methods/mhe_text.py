@@ -37,7 +37,6 @@ from labelwise.nn.config import (
     TextNetworkConfig,
     TrainingConfig,
 )
-from labelwise.nn.cost import text_network_cost
 from labelwise.nn.model import MAX_VALID_TEXTS, TextModel, texts_of, train_text_network
 from labelwise.runtime.job import Job
 
@@ -65,7 +64,6 @@ class MheText(Method):
     speed = "a GPU to fine-tune; a step does not score all labels"
     validates = trains_on_ranks = True
     same_on_any_threads = False
-    cost = staticmethod(text_network_cost)
 
     class Config(TextNetworkConfig):
         """Parameters."""

@@ -12,14 +12,6 @@ from typing import Any
 import numpy as np
 
 from labelwise.config import Config as BaseConfig
-from labelwise.costs import (
-    BASE_BYTES,
-    HASH_BYTES,
-    NAME_BYTES,
-    Constants,
-    Cost,
-    DataShape,
-)
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ModelFormatError
 from labelwise.io.folder import get_tensor
@@ -54,15 +46,6 @@ class PopularityModel:
         return cls(frequencies)
 
 
-def popularity_cost(config: Any, shape: DataShape, constants: Constants) -> Cost:
-    """What counting labels costs."""
-    model = shape.labels * (NAME_BYTES + 12) + shape.documents * HASH_BYTES
-    return Cost(
-        cpu=constants.pifa * shape.ones, memory=BASE_BYTES + shape.bytes + 2 * model, disk=shape.bytes + model,
-        model=model, latency=constants.call,
-    )  # fmt: skip
-
-
 class Popularity(Method):
     """The most frequent labels for every document."""
 
@@ -72,7 +55,6 @@ class Popularity(Method):
     speed = "less than a second"
     inputs = ("texts", "features", "paths", "arrays")
     learns = False
-    cost = staticmethod(popularity_cost)
 
     class Config(BaseConfig):
         """No parameters."""

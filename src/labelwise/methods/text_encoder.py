@@ -26,7 +26,6 @@ from labelwise.nn.config import (
     TextNetworkConfig,
     TrainingConfig,
 )
-from labelwise.nn.cost import text_network_cost
 from labelwise.nn.model import MAX_VALID_TEXTS, TextModel, texts_of, train_text_network
 from labelwise.runtime.job import Job
 
@@ -46,7 +45,6 @@ class TextEncoder(Method):
     speed = "minutes with a frozen encoder on a CPU; a GPU to fine-tune"
     validates = trains_on_ranks = True
     same_on_any_threads = False
-    cost = staticmethod(text_network_cost)
 
     class Config(TextNetworkConfig):
         """Parameters."""

@@ -34,7 +34,6 @@ from labelwise.methods.linear_tree import LinearTree
 from labelwise.model.fitted import Saved
 from labelwise.model.method import Method
 from labelwise.nn.config import FineTuningConfig
-from labelwise.nn.cost import xr_transformer_cost
 from labelwise.nn.featurizer import EncodedLinearModel, WordsAndVectors
 from labelwise.runtime.job import Job
 from labelwise.strings import Strings
@@ -59,7 +58,6 @@ class XRTransformer(Method):
     validates = True
     trains_in_tasks = True
     trains_on_ranks = True
-    cost = staticmethod(xr_transformer_cost)
 
     class Config(EncodedConfig):
         """Parameters."""

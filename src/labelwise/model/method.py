@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
-from labelwise.costs import Constants, Cost, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.data.hashing import document_hashes
 from labelwise.errors import ConfigError, DataError, NotFittedError, check_installed
@@ -126,8 +125,8 @@ class Method(Estimator):
     """Whether `fit` may run in several processes under torchrun, which then train together."""
     refits: ClassVar[bool] = True
     """Whether training again on more documents makes another model: not of models that are trained already."""
-    cost: ClassVar[Callable[[Any, DataShape, Constants], Cost] | None] = None
-    """What training and prediction cost, from the config: for `labelwise plan`."""
+    cost: ClassVar[Callable[..., Any] | None] = None
+    """What training and prediction cost, for `labelwise plan`, of a method of another package."""
 
     fitted_: Any
     label_names_: Strings

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from labelwise.costs import Constants
-from labelwise.runs import measure as measure_machine
+from labelwise.planning import measure as measure_machine
+from labelwise.planning.costs import Constants
 
 
 def test_linear_constants_of_every_precision(monkeypatch):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from labelwise.errors import ConfigError
-from labelwise.labelspace.proposals import best_groups, plan_heads
+from labelwise.planning.proposals import best_groups, plan_heads
 
 
 @pytest.mark.parametrize(("n_labels", "width"), [(2, 3), (29, 8), (1000, 16)])

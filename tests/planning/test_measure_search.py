@@ -5,8 +5,8 @@ import pytest
 
 from labelwise.linear.weights import PackedWeights
 from labelwise.methods.linear_tree import LinearTree
-from labelwise.runs import measure as measure_search
-from labelwise.runs.measure import planted_features
+from labelwise.planning import measure as measure_search
+from labelwise.planning.measure import planted_features
 
 CALL, LOOKUP, SEARCH = 2e-4, 5e-8, 8e-9
 

@@ -14,17 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from labelwise.costs import (
-    BASE_BYTES,
-    HASH_BYTES,
-    NAME_BYTES,
-    TORCH_BYTES,
-    Constants,
-    Cost,
-    DataShape,
-)
 from labelwise.errors import ConfigError, import_required
-from labelwise.linear.cost import linear_tree_cost
 from labelwise.nn.config import (
     TINY,
     DigitHeadConfig,
@@ -34,6 +24,16 @@ from labelwise.nn.config import (
     TextNetworkConfig,
     TrainingConfig,
 )
+from labelwise.planning.costs import (
+    BASE_BYTES,
+    HASH_BYTES,
+    NAME_BYTES,
+    TORCH_BYTES,
+    Constants,
+    Cost,
+    DataShape,
+)
+from labelwise.planning.linear import linear_tree_cost
 
 FLOAT = 4
 STATES = 4

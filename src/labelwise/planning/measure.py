@@ -1,7 +1,7 @@
 """Measure the constants of this machine for `labelwise plan`: about a minute of short runs of the real code.
 
 Every figure is the processor time of the code that training runs, divided by the units that its cost is counted in
-(`linear/cost.py`, `nn/cost.py`); medians of a few runs, after one that compiles.
+(`planning/linear.py`, `planning/networks.py`); medians of a few runs, after one that compiles.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import numpy as np
 from scipy import sparse
 
 from labelwise import __version__
-from labelwise.costs import Constants, DataShape
 from labelwise.data.dataset import Dataset
 from labelwise.errors import ConfigError
 from labelwise.features.labels import pifa
@@ -33,13 +32,15 @@ from labelwise.kernels.jit import user_cache
 from labelwise.labelspace.bucket_search import BucketSearch
 from labelwise.labelspace.buckets import BucketTables
 from labelwise.labelspace.tree import LabelTree
-from labelwise.linear.cost import groups_of_children, halving_layers, visited
 from labelwise.linear.search import TreeSearch
 from labelwise.linear.settings import PRECISIONS, SearchSettings
 from labelwise.linear.solver import LANES
 from labelwise.linear.weights import PackedWeights
 from labelwise.methods.linear_flat import LinearFlat
 from labelwise.methods.linear_tree import LinearTree
+from labelwise.planning.costs import Constants, DataShape
+from labelwise.planning.linear import groups_of_children, halving_layers, visited
+from labelwise.planning.methods import COSTS
 from labelwise.registry import installed_versions, method_class
 from labelwise.runs.machine import describe_machine
 from labelwise.runtime.job import fingerprint
@@ -306,8 +307,7 @@ def _rate(name: str, data: Dataset, settings: dict[str, Any], shape: DataShape, 
         if name == "mach":
             del given["valid_fraction"]
         model = method_class(name)(**given)
-        assert model.cost is not None
-        counts.append(model.cost(model.config, shape, fast).operations)
+        counts.append(COSTS[name](model.config, shape, fast).operations)
         times.append(_seconds(lambda model=model: model.fit(data))[0])
     return (counts[2] - counts[1]) / max(times[2] - times[1], 1e-3)
 

@@ -8,7 +8,7 @@ import labelwise as lw
 from cli.commands import labelwise
 from labelwise.errors import ConfigError
 from labelwise.labelspace.buckets import repetitions_needed
-from labelwise.labelspace.proposals import plan_buckets
+from labelwise.planning.proposals import plan_buckets
 
 GB = 10**9
 

@@ -18,15 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.costs import (
-    BASE_BYTES,
-    HASH_BYTES,
-    NAME_BYTES,
-    Constants,
-    Cost,
-    DataShape,
-    Scratch,
-)
 from labelwise.features.rows import ENTRY_BYTES
 from labelwise.labelspace.clustering import COPIED_WORK
 from labelwise.linear.memory import (
@@ -46,6 +37,15 @@ from labelwise.linear.solver import (
     LANES,
     UNCOPIED,
     SolverConfig,
+)
+from labelwise.planning.costs import (
+    BASE_BYTES,
+    HASH_BYTES,
+    NAME_BYTES,
+    Constants,
+    Cost,
+    DataShape,
+    Scratch,
 )
 from labelwise.runtime.memory import MOST_BYTES
 

@@ -1,7 +1,7 @@
 """What training and prediction cost, before they begin: the shape of data, constants of a machine, and a method's cost.
 
-A method counts its operations from the shape of the data and its settings (`Method._cost`). How long an operation takes
-on this machine is measured once by short runs of the same code (`runs/measure.py`).
+Operations are counted from the shape of the data and a method's settings (`methods.py`). How long an operation takes
+on this machine is measured once by short runs of the same code (`planning/measure.py`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.costs import (
+from labelwise.data.dataset import Dataset
+from labelwise.data.describe import word_counts
+from labelwise.data.out_of_core import scratch_beside
+from labelwise.errors import ConfigError
+from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf
+from labelwise.formatting import duration, size
+from labelwise.planning.costs import (
     Constants,
     Cost,
     DataShape,
@@ -20,12 +26,7 @@ from labelwise.costs import (
     Machine,
     on_machine,
 )
-from labelwise.data.dataset import Dataset
-from labelwise.data.describe import word_counts
-from labelwise.data.out_of_core import scratch_beside
-from labelwise.errors import ConfigError
-from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf
-from labelwise.formatting import duration, size
+from labelwise.planning.methods import cost_of
 from labelwise.registry import method_package
 from labelwise.runs.config import RunConfig
 from labelwise.runs.data import load_run_data
@@ -110,14 +111,15 @@ def memory_limit(config: RunConfig) -> float | None:
 def planned_cost(config: RunConfig, shape: DataShape, constants: Constants) -> Cost:
     """What the method of a run costs on data of this shape."""
     method = config.make_method()
-    if method.cost is None:
+    cost = cost_of(method, shape, constants)
+    if cost is None:
         package = method_package(method.name)
         where = "" if package is None else f" of {package[0]} {package[1]}"
         raise ConfigError(
             f"model.method: {method.name}{where} does not say what it costs, so it cannot be planned; a method can "
             "with a function `cost`"
         )
-    return method.cost(method.config, shape, constants)
+    return cost
 
 
 def table(cost: Cost, machines: list[Machine]) -> tuple[list[Fit], list[list[str]]]:

@@ -1,0 +1,1 @@
+"""What training and prediction will cost: `labelwise plan`."""
