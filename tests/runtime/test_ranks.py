@@ -1,10 +1,14 @@
 """What ranks share: results of rank 0, its failures, the loss of a rank, weights and gradients."""
 
 import os
+import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -46,6 +50,28 @@ def test_all_ranks_get_what_rank_zero_makes_or_fail_with_it():
 
     codes, printed = run_ranks(work)
     assert codes == [0, 0], printed[-3000:]
+
+
+THREADS_AT_THE_END = """
+from pathlib import Path
+from labelwise.runtime.ranks import join_ranks
+join_ranks()
+import torch.distributed.nn
+torch.distributed.destroy_process_group()
+print(*(task.read_text() for task in Path("/proc/self/task").glob("*/comm")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads have names on Linux only")
+def test_no_thread_of_the_connection_outlives_it():
+    """One that needs Python after its end aborts the process."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    ranks = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LABELWISE_DEVICE": "cpu"}
+    command = [sys.executable, "-c", THREADS_AT_THE_END]
+    printed = subprocess.run(command, env={**os.environ, **ranks}, check=True, capture_output=True, text=True).stdout
+    assert "python" in printed
+    assert "gloo" not in printed
 
 
 def test_a_lost_rank_is_reported_without_a_traceback(monkeypatch):

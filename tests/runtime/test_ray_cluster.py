@@ -126,7 +126,7 @@ def test_a_node_is_killed_in_the_middle_of_training(model, two_nodes, tmp_path):
 
     def kill() -> None:
         """As soon as the first task has written its result."""
-        while not any(checkpoints.glob("chunks-*")) and not any(checkpoints.glob("repetitions/0*")):
+        while not any(checkpoints.glob("weights-*/chunks-*")) and not any(checkpoints.glob("repetition/0*")):
             time.sleep(0.01)
         cluster.remove_node(node, allow_graceful=False)
         killed.set()

@@ -86,6 +86,9 @@ def launch_id() -> str | None:
 def join_ranks() -> None:
     """Connect the ranks, unless they are connected: gloo on CPUs, nccl on GPUs."""
     import torch
+
+    # imported later, its functions would have the group as a default, which then outlives the group's end at exit
+    import torch.distributed.nn
     from torch import distributed
 
     from labelwise.runtime.device import computing_device
