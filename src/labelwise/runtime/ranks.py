@@ -177,6 +177,13 @@ def noticing_lost_ranks() -> Iterator[None]:
         ) from error
 
 
+def is_distributed() -> bool:
+    """Whether this process is connected with other ranks."""
+    from torch import distributed
+
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
 # --- what rank 0 decides or computes ---
 
 

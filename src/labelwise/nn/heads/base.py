@@ -50,6 +50,14 @@ class Targets:
         weights = None if self.weights is None else self.weights.to(device)
         return Targets(self.documents.to(device), self.labels.to(device), weights)
 
+    def between(self, begin: int, end: int) -> Targets:
+        """The pairs of the labels from `begin` to `end`, counted from `begin`."""
+        edges = torch.searchsorted(self.labels, torch.tensor([begin, end], device=self.labels.device))
+        part = slice(*edges.tolist())
+        return Targets(
+            self.documents[part], self.labels[part] - begin, None if self.weights is None else self.weights[part]
+        )
+
     def masses(self, n_documents: int) -> Tensor:
         """The target distribution of cross-entropy: a mass of 1 per document, divided equally among its labels.
 

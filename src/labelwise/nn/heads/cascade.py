@@ -27,8 +27,8 @@ from torch.nn import functional
 from labelwise.labelspace.digits import DigitCode
 from labelwise.nn.config import DigitHeadConfig
 from labelwise.nn.heads.base import INITIAL_STD, Head, Targets
-from labelwise.nn.heads.linear import Mass, Outputs, blocked_softmax, exact_topk
-from labelwise.nn.heads.losses import label_priors
+from labelwise.nn.heads.linear import Outputs, Softmax, exact_topk
+from labelwise.nn.heads.losses import label_priors, loss_with_gradients
 from labelwise.topk import NO_LABEL
 
 USUAL_BOTTLENECK = 256
@@ -131,12 +131,16 @@ class Cascade(Head):
         tops = self._search(states.detach(), self.visited, self.code.depth - 1) if self.visited > 1 else []
         vectors = self.dropout(states)
         true = [self._true_nodes(targets, digit, len(vectors)) for digit in range(self.code.depth)]
-        loss = self._group_loss(vectors, true[0])
+        if self.config.loss == "bce":
+            loss = self.groups.loss(vectors, true[0])
+        else:
+            softmax = Softmax(true[0], self.config.block)
+            loss = loss_with_gradients(vectors, self.groups.weight, self.groups.bias, softmax)
         for digit in range(1, self.code.depth):
             best = tops[digit - 1][0] if tops else None
             parents = visited_nodes(true[digit - 1], len(vectors), best, self.visited)
             if parents.shape[1] == 0:
-                self._level(digit).without_candidates(parents)
+                self._level(digit).without_candidates()
                 continue
             nodes = self._rows(self._children(parents, digit), digit)
             masses = self._target_masses(true[digit], parents, digit)
@@ -144,12 +148,6 @@ class Cascade(Head):
             segment = self.code.radices[digit] if self.is_conditional else None
             loss = loss + self._level(digit).loss(narrow, masses, nodes, segment)
         return loss
-
-    def _group_loss(self, vectors: Tensor, true: Targets) -> Tensor:
-        if self.config.loss == "bce" or true.weights is None:
-            return self.groups.loss(vectors, true)
-        mass = Mass(true.documents, true.labels, true.weights)
-        return blocked_softmax(vectors, self.groups.weight, self.groups.bias, mass, self.config.block)
 
     def _true_nodes(self, targets: Targets, digit: int, n_documents: int) -> Targets:
         """The nodes of the documents' labels at a level as distinct pairs, sorted by node.
@@ -202,9 +200,7 @@ class Cascade(Head):
             vectors = states.to(self.groups.weight.dtype)
             scored = self.config.beam * max(self.code.radices[1:]) * self._bottleneck(1).out_features
             rows = max(1, WEIGHTS_AT_ONCE // scored)
-            parts = [self._best_of_few(vectors[begin : begin + rows], k) for begin in range(0, len(vectors), rows)]
-        if not parts:
-            return torch.empty(0, k, dtype=torch.long, device=vectors.device), vectors.new_empty(0, k)
+            parts = [self._best_of_few(some, k) for some in vectors.split(rows)]
         return torch.cat([ids for ids, _ in parts]), torch.cat([best for _, best in parts])
 
     def _best_of_few(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -254,7 +250,7 @@ class Cascade(Head):
             return functional.logsigmoid(scores)
         if not self.is_conditional:
             return functional.log_softmax(scores, 1)
-        segments = scores.view(len(scores), -1, self.code.radices[digit])
+        segments = scores.unflatten(1, (-1, self.code.radices[digit]))
         return functional.log_softmax(segments, 2).flatten(1)
 
     def probabilities(self, scores: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ Or only candidates are scored: their distinct labels in the batch are one block.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -34,15 +34,7 @@ from labelwise.nn.heads.losses import (
     softmax_constant_loss,
     softmax_constants,
 )
-from labelwise.nn.heads.sharding import (
-    Shard,
-    ShardedRows,
-    WholeBatch,
-    best_of_shards,
-    combined_normalisers,
-    sharded_loss,
-    whole_batch,
-)
+from labelwise.nn.heads.sharding import Shard, ShardedRows, best_of_shards, combined_normalisers, whole_batch
 from labelwise.runtime.ranks import divisor
 from labelwise.topk import NO_LABEL
 
@@ -69,9 +61,7 @@ def blocks_of(labels: Tensor, n_labels: int, size: int) -> list[Block]:
     return [Block(*edge, slice(*cut)) for edge, cut in zip(edges, pairwise(cuts.tolist()), strict=True)]
 
 
-# --- blocked softmax ---
-# Softmax cross-entropy over blocks of labels: documents x labels never exist, whatever the number of labels.
-#
+# --- softmax ---
 # Two passes over the blocks: the first computes the normaliser (log-sum-exp) and the scores of the targets, the second
 # computes scores again and from them all gradients. Scores of the first pass are kept while they are few.
 #
@@ -87,16 +77,6 @@ KEPT_SCORES = 1 << 24
 
 
 @dataclass(frozen=True)
-class Mass:
-    """Target masses of documents: pairs sorted by column."""
-
-    documents: Tensor
-    columns: Tensor
-    """Labels, or indices into `Sample.rows`."""
-    values: Tensor
-
-
-@dataclass(frozen=True)
 class Sample:
     """The labels that take part in a softmax."""
 
@@ -106,6 +86,12 @@ class Sample:
     """The column of `offsets` of each row."""
     offsets: Tensor | None = None
     """Added to the scores of each group [documents, groups]; each document needs one above -inf."""
+
+    def inside(self, shard: Shard) -> Sample:
+        """The labels that a shard has, counted from its first; offsets are the same for all documents."""
+        chosen = (self.rows >= shard.begin) & (self.rows < shard.end)
+        groups = None if self.groups is None else self.groups[chosen]
+        return Sample(self.rows[chosen] - shard.begin, groups, self.offsets)
 
 
 @dataclass(frozen=True)
@@ -117,196 +103,156 @@ class Cosines:
     """From cosines of targets to those that count instead, and the derivatives."""
 
 
-def blocked_softmax(
-    vectors: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    mass: Mass,
-    block: int,
-    sample: Sample | None = None,
-    cosines: Cosines | None = None,
-) -> Tensor:
-    """Cross-entropy of softmax(vectors @ weight.T + bias) with the target masses, the mean over documents.
+@dataclass(frozen=True)
+class Softmax:
+    """Cross-entropy of softmax(vectors @ weight.T + bias) with target masses, the mean over documents.
 
-    With a sample, gradients of weight and bias are row-sparse.
+    Parameters
+    ----------
+    targets
+        Their weights are the masses; with a sample, their labels are indices into its rows.
+    block
+        Labels per block.
+    sample, cosines
+        Which labels take part, and how they are scored, if not all of them by products.
+    totals
+        Masses of the documents where `targets` are only those of this rank's labels: then normalisers are those of all
+        ranks, and the loss is this rank's part of it.
     """
 
-    def compute(inputs: Tensor, weight: Tensor, bias: Tensor | None, learning: bool) -> tuple[Tensor, Gradients | None]:
-        return _softmax(inputs, weight, bias, mass, block, sample, cosines, learning)
+    targets: Targets
+    block: int
+    sample: Sample | None = None
+    cosines: Cosines | None = None
+    totals: Tensor | None = None
 
-    return loss_with_gradients(vectors, weight, bias, compute, None if sample is None else sample.rows)
+    def __call__(
+        self, vectors: Tensor, weight: Tensor, bias: Tensor | None, learning: bool
+    ) -> tuple[Tensor, Gradients | None]:
+        """The loss, and if `learning` all gradients."""
+        dtype, wide = precisions(vectors, weight)
+        scale = 1.0 / max(len(vectors), 1)
+        with torch.autocast(vectors.device.type, enabled=False):
+            blocks = _Blocks(self, vectors.to(dtype), weight, bias, wide, learning)
+            own_totals = torch.zeros(len(vectors), dtype=wide, device=vectors.device)
+            own_totals.index_add_(0, self.targets.documents, blocks.masses)
+            normaliser = torch.full_like(own_totals, -torch.inf)
+            of_targets = torch.zeros((), dtype=torch.float64, device=vectors.device)
+            for block in blocks.blocks:
+                scores = blocks.scores(block)
+                normaliser = torch.logaddexp(normaliser, torch.logsumexp(scores, 1))
+                own = scores[blocks.targets(block)]
+                of_targets += (own.double() * blocks.masses[block.targets].double()).sum()
+            if self.totals is not None:
+                normaliser = combined_normalisers(normaliser)
+            total = (normaliser.double() * own_totals.double()).sum() - of_targets
+            totals = own_totals if self.totals is None else self.totals.to(wide)
+            gradients = blocks.gradients(normaliser, totals, scale) if learning else None
+        return (total * scale).to(wide), gradients
 
 
 class _Blocks:
-    """Scores of one block of labels after the other."""
+    """Scores and gradients of a softmax, one block of labels after the other."""
 
     def __init__(
-        self,
-        inputs: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        sample: Sample | None,
-        mass: Mass,
-        block: int,
-        wide: torch.dtype,
-        cosines: Cosines | None,
+        self, loss: Softmax, inputs: Tensor, weight: Tensor, bias: Tensor | None, wide: torch.dtype, learning: bool
     ) -> None:
-        self.inputs, self.weight, self.bias, self.sample, self.mass = inputs, weight, bias, sample, mass
-        self.wide, self.cosines = wide, cosines
-        self.count = len(weight) if sample is None else len(sample.rows)
-        self.blocks = blocks_of(mass.columns, self.count, block)
-        self.keep = len(inputs) * self.count <= KEPT_SCORES
+        self.loss, self.inputs, self.weight, self.bias, self.wide = loss, inputs, weight, bias, wide
+        assert loss.targets.weights is not None
+        self.masses = loss.targets.weights.to(wide)
+        self.count = len(weight) if loss.sample is None else len(loss.sample.rows)
+        self.blocks = blocks_of(loss.targets.labels, self.count, loss.block)
+        self.keep = learning and len(inputs) * self.count <= KEPT_SCORES
         self.kept: dict[int, Tensor] = {}
         self.derivatives: dict[int, Tensor] = {}
 
-    def rows(self, block: Block) -> Tensor:
-        """The weights of a block."""
-        return self.weight[block.labels] if self.sample is None else self.weight[self.sample.rows[block.labels]]
+    def rows(self, block: Block) -> Any:
+        """The index of a block's labels in the weights."""
+        return block.labels if self.loss.sample is None else self.loss.sample.rows[block.labels]
 
     def part(self, block: Block) -> Tensor:
         """The factors of the inputs in a block's scores."""
-        rows = self.rows(block)
-        if self.cosines is not None:
-            rows = rows * (self.cosines.scale / _norms(rows))
-        return rows.to(self.inputs.dtype)
+        weight, cosines = self.weight[self.rows(block)], self.loss.cosines
+        if cosines is not None:
+            weight = weight * (cosines.scale / _norms(weight))
+        return weight.to(self.inputs.dtype)
 
     def targets(self, block: Block) -> tuple[Tensor, Tensor]:
         """Documents and columns of the targets in a block."""
-        return self.mass.documents[block.targets], self.mass.columns[block.targets] - block.begin
+        targets = self.loss.targets
+        return targets.documents[block.targets], targets.labels[block.targets] - block.begin
 
     def scores(self, block: Block) -> Tensor:
         """Scores [documents, labels of the block], margins and offsets included."""
         if block.begin in self.kept:
             return self.kept.pop(block.begin)
         scores = (self.inputs @ self.part(block).T).to(self.wide)
-        sample, inside = self.sample, block.labels
-        if self.cosines is not None:
-            at, scale = self.targets(block), self.cosines.scale
-            changed, self.derivatives[block.begin] = self.cosines.margin(scores[at] / scale)
-            scores[at] = scale * changed
+        sample, cosines = self.loss.sample, self.loss.cosines
+        if cosines is not None:
+            at = self.targets(block)
+            changed, self.derivatives[block.begin] = cosines.margin(scores[at] / cosines.scale)
+            scores[at] = cosines.scale * changed
         if self.bias is not None:
-            scores += self.bias[inside] if sample is None else self.bias[sample.rows[inside]]
+            scores += self.bias[self.rows(block)]
         if sample is not None and sample.offsets is not None and sample.groups is not None:
-            scores += sample.offsets.to(self.wide)[:, sample.groups[inside]]
+            scores += sample.offsets.to(self.wide)[:, sample.groups[block.labels]]
         if self.keep:
             self.kept[block.begin] = scores
         return scores
 
-    def gradient_of_rows(self, block: Block, of_part: Tensor) -> Tensor:
-        """The gradient of a block's weights from that of the factors."""
-        if self.cosines is None:
-            return of_part
-        rows = self.rows(block)
-        norms = _norms(rows)
-        unit = rows / norms
-        return (of_part - unit * (unit * of_part).sum(1, keepdim=True)) * (self.cosines.scale / norms)
+    def gradients(self, normaliser: Tensor, totals: Tensor, scale: float) -> Gradients:
+        """Gradients of vectors, weights and biases, of the sampled rows if there is a sample."""
+        inputs, cosines = self.inputs, self.loss.cosines
+        of_vectors = torch.zeros_like(inputs, dtype=self.wide)
+        of_weight = torch.empty(self.count, inputs.shape[1], dtype=self.weight.dtype, device=inputs.device)
+        of_bias = torch.empty(self.count, dtype=self.weight.dtype, device=inputs.device)
+        scaled_totals = (totals * scale)[:, None]
+        for block in self.blocks:
+            at = self.targets(block)
+            gradients = self.scores(block).sub_(normaliser[:, None]).exp_().mul_(scaled_totals)
+            gradients.index_put_(at, -scale * self.masses[block.targets], accumulate=True)
+            of_bias[block.labels] = gradients.sum(0)
+            if cosines is not None:
+                gradients[at] *= self.derivatives[block.begin]
+            gradients = gradients.to(inputs.dtype)
+            of_vectors += gradients @ self.part(block)
+            of_part = gradients.T @ inputs
+            if cosines is not None:
+                weight = self.weight[self.rows(block)]
+                norms = _norms(weight)
+                unit = weight / norms
+                of_part = (of_part - unit * (unit * of_part).sum(1, keepdim=True)) * (cosines.scale / norms)
+            of_weight[block.labels] = of_part
+        return of_vectors, of_weight, of_bias
 
 
 def _norms(rows: Tensor) -> Tensor:
     return torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(1e-12)
 
 
-def _softmax(
+def softmax_loss(
+    head: Any,
     vectors: Tensor,
-    weight: Tensor,
     bias: Tensor | None,
-    mass: Mass,
-    block: int,
-    sample: Sample | None,
-    cosines: Cosines | None,
-    learning: bool,
-    totals: Tensor | None = None,
-) -> tuple[Tensor, Gradients | None]:
-    """The loss, and if `learning` all gradients.
-
-    `totals` are the masses of the documents where `mass` has only targets of this rank's labels: then normalisers are
-    those of all ranks, and the loss is this rank's part of it.
-    """
-    dtype, wide = precisions(vectors, weight)
-    scale = 1.0 / max(len(vectors), 1)
-    with torch.autocast(vectors.device.type, enabled=False):
-        inputs = vectors.to(dtype)
-        blocks = _Blocks(inputs, weight, bias, sample, mass, block, wide, cosines)
-        blocks.keep = blocks.keep and learning
-        values = mass.values.to(wide)
-        own_totals = torch.zeros(len(vectors), dtype=wide, device=vectors.device)
-        own_totals.index_add_(0, mass.documents, values)
-        normaliser = torch.full_like(own_totals, -torch.inf)
-        of_targets = torch.zeros((), dtype=torch.float64, device=vectors.device)
-        for one in blocks.blocks:
-            scores = blocks.scores(one)
-            normaliser = torch.logaddexp(normaliser, torch.logsumexp(scores, 1))
-            own = scores[blocks.targets(one)]
-            of_targets += (own.double() * values[one.targets].double()).sum()
-        if totals is not None:
-            normaliser = combined_normalisers(normaliser)
-        total = (normaliser.double() * own_totals.double()).sum() - of_targets
-        gradients = None
-        if learning:
-            gradients = _gradients(blocks, values, normaliser, own_totals if totals is None else totals, scale)
-    return (total * scale).to(wide), gradients
-
-
-def softmax_of_shards(
-    vectors: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    batch: WholeBatch,
-    shard: Shard,
-    block: int,
+    targets: Targets,
     sample: Sample | None = None,
     cosines: Cosines | None = None,
 ) -> Tensor:
-    """`blocked_softmax` over the labels and documents of all ranks; `weight` and `bias` have this rank's rows.
+    """The mean softmax loss of documents over all labels or a sample, of all ranks if the head is divided.
 
-    A sample has the labels of all ranks, with the same offsets for all documents.
+    With a sample, gradients of weight and bias are row-sparse.
     """
-    inside = batch.inside(shard)
-    masses = batch.targets.masses(len(batch.vectors))
-    totals = torch.zeros(len(batch.vectors), dtype=masses.dtype, device=masses.device)
-    totals.index_add_(0, batch.targets.documents, masses)
-    first = int(torch.searchsorted(batch.targets.labels, shard.begin))
-    values, columns, rows = masses[first : first + len(inside.labels)], inside.labels, None
+    batch, shard = whole_batch(vectors, targets, head.shard), head.shard
+    masses, totals = batch.targets.masses(len(batch.vectors)), None
+    own = replace(batch.targets, weights=masses)
+    if shard is not None:
+        totals = torch.zeros(len(batch.vectors), dtype=masses.dtype, device=masses.device)
+        totals.index_add_(0, own.documents, masses)
+        own, sample = own.between(shard.begin, shard.end), None if sample is None else sample.inside(shard)
     if sample is not None:
-        sample = _inside(sample, shard)
-        rows = sample.rows
-        columns = torch.searchsorted(rows, columns)
-    mass = Mass(inside.documents, columns, values)
-
-    def compute(inputs: Tensor, weight: Tensor, bias: Tensor | None, learning: bool) -> tuple[Tensor, Gradients | None]:
-        wide = precisions(inputs, weight)[1]
-        return _softmax(inputs, weight, bias, mass, block, sample, cosines, learning, totals.to(wide))
-
-    return sharded_loss(vectors, weight, bias, batch, rows, compute)
-
-
-def _inside(sample: Sample, shard: Shard) -> Sample:
-    """The labels of a sample that a shard has, counted from its first."""
-    chosen = (sample.rows >= shard.begin) & (sample.rows < shard.end)
-    groups = None if sample.groups is None else sample.groups[chosen]
-    return Sample(sample.rows[chosen] - shard.begin, groups, sample.offsets)
-
-
-def _gradients(
-    blocks: _Blocks, values: Tensor, normaliser: Tensor, totals: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of vectors, weights and biases, of the sampled rows if there is a sample."""
-    inputs, wide = blocks.inputs, blocks.wide
-    of_vectors = torch.zeros_like(inputs, dtype=wide)
-    of_weight = torch.empty(blocks.count, inputs.shape[1], dtype=blocks.weight.dtype, device=inputs.device)
-    of_bias = torch.empty(blocks.count, dtype=blocks.weight.dtype, device=inputs.device)
-    scaled_totals = (totals * scale)[:, None]
-    for block in blocks.blocks:
-        inside, at = block.labels, blocks.targets(block)
-        gradients = blocks.scores(block).sub_(normaliser[:, None]).exp_().mul_(scaled_totals)
-        gradients.index_put_(at, -scale * values[block.targets], accumulate=True)
-        of_bias[inside] = gradients.sum(0)
-        if blocks.cosines is not None:
-            gradients[at] *= blocks.derivatives[block.begin]
-        gradients = gradients.to(inputs.dtype)
-        of_vectors += gradients @ blocks.part(block)
-        of_weight[inside] = blocks.gradient_of_rows(block, gradients.T @ inputs)
-    return of_vectors, of_weight, of_bias
+        own = replace(own, labels=torch.searchsorted(sample.rows, own.labels))
+    loss = Softmax(own, head.config.block, sample, cosines, totals)
+    return batch.loss(vectors, head.weight, bias, loss, None if sample is None else sample.rows)
 
 
 # --- losses of single scores ---
@@ -399,8 +345,9 @@ class _Few:
         self,
         vectors: Tensor,
         weight: Tensor,
-        bias: Tensor,
+        bias: Any,
         learning: bool,
+        *,
         targets: Tensor,
         losses: CandidateLosses,
         scale: float,
@@ -488,44 +435,32 @@ class Outputs(LinearHead, ShardedRows):
         vectors = self.dropout(states)
         if candidates is not None:
             return self._loss_of_candidates(vectors, targets, candidates, segment)
-        batch = None if self.shard is None else whole_batch(vectors, targets)
-        function, block = self.loss_function, self.config.block
-        if function is None:
-            if batch is not None and self.shard is not None:
-                return softmax_of_shards(vectors, self.weight, self.bias, batch, self.shard, block)
-            mass = Mass(targets.documents, targets.labels, targets.masses(len(vectors)))
-            return blocked_softmax(vectors, self.weight, self.bias, mass, block)
-        own, count = targets, len(vectors)
-        if batch is not None and self.shard is not None:
-            own, count = batch.inside(self.shard), len(batch.vectors)
-        scale = 1.0 / max(count, 1) / (self.n_labels if self.config.loss.reduction == "mean" else 1)
-        compute = partial(blocked_loss, targets=own, loss=function, scale=scale, block=block)
-        if batch is not None:
-            return sharded_loss(vectors, self.weight, self.bias, batch, None, compute)
-        return loss_with_gradients(vectors, self.weight, self.bias, compute)
+        if self.loss_function is None:
+            return softmax_loss(self, vectors, self.bias, targets)
+        batch, shard = whole_batch(vectors, targets, self.shard), self.shard
+        own = batch.targets if shard is None else batch.targets.between(shard.begin, shard.end)
+        scale = 1.0 / max(len(batch.vectors), 1) / (self.n_labels if self.config.loss.reduction == "mean" else 1)
+        loss = partial(blocked_loss, targets=own, loss=self.loss_function, scale=scale, block=self.config.block)
+        return batch.loss(vectors, self.weight, self.bias, loss)
 
     # --- candidates ---
 
     def _loss_of_candidates(self, vectors: Tensor, targets: Tensor, candidates: Tensor, segment: int | None) -> Tensor:
-        scale = 1.0 / (max(len(vectors), 1) if self.config.loss.reduction == "sum" else self._divisor(candidates))
+        count = max(len(vectors), 1)
+        if self.config.loss.reduction == "mean":
+            count = divisor(int((candidates >= 0).sum()), candidates.device)
         if self.loss_function is None:
             losses: CandidateLosses = partial(_softmax_losses, segment=segment)
         else:
             losses = partial(_score_losses, loss=self.loss_function)
         few = _Few.of(candidates)
+        loss = partial(few.loss, targets=targets, losses=losses, scale=1.0 / count)
+        return loss_with_gradients(vectors, self.weight, self.bias, loss, few.rows)
 
-        def compute(inputs: Tensor, weight: Tensor, bias: Any, learning: bool) -> tuple[Tensor, Gradients | None]:
-            return few.loss(inputs, weight, bias, learning, targets, losses, scale)
-
-        return loss_with_gradients(vectors, self.weight, self.bias, compute, few.rows)
-
-    def _divisor(self, candidates: Tensor) -> float:
-        return divisor(int((candidates >= 0).sum()), candidates.device)
-
-    def without_candidates(self, candidates: Tensor) -> None:
+    def without_candidates(self) -> None:
         """A step in which no document of this rank has candidates: other ranks may wait for their number."""
         if self.config.loss.reduction == "mean":
-            self._divisor(candidates)
+            divisor(0, self.device)
 
     @torch.no_grad()
     def scores(self, states: Tensor, candidates: Tensor) -> Tensor:
@@ -542,8 +477,7 @@ class Outputs(LinearHead, ShardedRows):
         NaN scores are never among the best: a head that has diverged returns empty ids. Scores are computed in the
         precision of the weights, also inside autocast: in bfloat16 many of them would be tied.
         """
-        normalise = self.loss_function is None
-        return best_of_blocks(states, self.weight, self.bias, k, self.config.block, normalise, shard=self.shard)
+        return best_of_blocks(self, states, self.bias, k, normalise=self.loss_function is None)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Log-odds as probabilities; margins of other losses are only mapped into [0, 1]."""
@@ -561,41 +495,30 @@ class Outputs(LinearHead, ShardedRows):
 
 @torch.no_grad()
 def best_of_blocks(
-    vectors: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    k: int,
-    block: int,
-    normalise: bool = False,
-    unit_rows: bool = False,
-    shard: Shard | None = None,
+    head: Any, vectors: Tensor, bias: Tensor | None, k: int, normalise: bool = False, unit_rows: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Ids and scores of the k best rows of `weight` for each vector, best first, ties in order of ids.
+    """Ids and scores of the k best rows of a head's weights for each vector, best first, ties in order of ids.
 
     Scores are computed block by block, in the precision of the weights; `normalise` makes them the logarithms of the
-    softmax over all rows, and `unit_rows` divides rows by their norms. With a shard, `weight` has its rows, and all
-    ranks get the best of all.
+    softmax over all rows, and `unit_rows` divides rows by their norms. If the head is divided over ranks, all of them
+    get the best of all.
     """
-    rows = max(1, SCORES_AT_ONCE // block)
+    rows = max(1, SCORES_AT_ONCE // head.config.block)
     with torch.autocast(vectors.device.type, enabled=False):
-        vectors = vectors.to(weight.dtype)
-        parts = [
-            _best_of_few(vectors[begin : begin + rows], weight, bias, k, block, normalise, unit_rows)
-            for begin in range(0, len(vectors), rows)
-        ]
-    if not parts:
-        return torch.empty(0, k, dtype=torch.long, device=vectors.device), vectors.new_empty(0, k)
+        vectors = vectors.to(head.weight.dtype)
+        parts = [_best_of_few(head, some, bias, k, normalise, unit_rows) for some in vectors.split(rows)]
     ids, best, normaliser = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-    if shard is not None:
-        ids, best = best_of_shards(ids, best, shard)
+    if head.shard is not None:
+        ids, best = best_of_shards(ids, best, head.shard)
         normaliser = combined_normalisers(normaliser) if normalise else normaliser
     return ids, best - normaliser[:, None] if normalise else best
 
 
 def _best_of_few(
-    vectors: Tensor, weight: Tensor, bias: Tensor | None, k: int, block: int, normalise: bool, unit_rows: bool
+    head: Any, vectors: Tensor, bias: Tensor | None, k: int, normalise: bool, unit_rows: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Ids and scores of the best rows, and with `normalise` the logarithm of the sum of all exponentials."""
+    weight, block = head.weight, head.config.block
     best = vectors.new_full((len(vectors), k), -torch.inf)
     ids = torch.full((len(vectors), k), NO_LABEL, device=vectors.device)
     normaliser = vectors.new_full((len(vectors),), -torch.inf)

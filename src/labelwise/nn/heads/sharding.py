@@ -7,7 +7,7 @@ computed. The best labels are those of all ranks' best. Scores of documents x la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor, distributed, nn
 from labelwise.errors import ConfigError
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.heads.base import Targets
-from labelwise.nn.heads.losses import Gradients, loss_with_gradients
+from labelwise.nn.heads.losses import Compute, Gradients, loss_with_gradients
 from labelwise.runtime.device import computing_device
 from labelwise.runtime.ranks import Ranks, current_share, n_ranks, rank
 from labelwise.topk import NO_LABEL
@@ -88,27 +88,54 @@ class WholeBatch:
         Of all documents, sorted by label.
     own
         Where this rank's documents are.
+    shard
+        The rows of the head that this rank has; None: all, and the batch is this rank's.
     """
 
     vectors: Tensor
     targets: Targets
     own: slice
+    shard: Shard | None
 
-    def inside(self, shard: Shard) -> Targets:
-        """The targets among a shard's labels, with labels counted from its first."""
-        labels = self.targets.labels
-        edges = torch.searchsorted(labels, torch.tensor([shard.begin, shard.end], device=labels.device)).tolist()
-        part, weights = slice(*edges), self.targets.weights
-        return Targets(
-            self.targets.documents[part], labels[part] - shard.begin, None if weights is None else weights[part]
-        )
+    def loss(
+        self, vectors: Tensor, weight: Tensor, bias: Tensor | None, compute: Compute, rows: Tensor | None = None
+    ) -> Tensor:
+        """The loss of the whole batch, on all ranks; with `rows`, gradients of the tables have only these rows.
+
+        `compute` returns this shard's part of the loss and its gradients, from the vectors of the batch. Gradients of
+        this rank's vectors are multiplied by the number of ranks, for the mean over ranks of the training loop.
+        """
+        if self.shard is None:
+            return loss_with_gradients(vectors, weight, bias, compute, rows)
+        share = current_share()
+
+        def computed(
+            own: Tensor, weight: Tensor, bias: Tensor | None, learning: bool
+        ) -> tuple[Tensor, Gradients | None]:
+            loss, gradients = compute(self.vectors, weight, bias, learning)
+            loss = loss.double().reshape(1)
+            distributed.all_reduce(loss)
+            if gradients is not None:
+                every, of_weight, of_bias = gradients
+                distributed.all_reduce(every)
+                of_own = torch.zeros_like(own, dtype=every.dtype)
+                of_own[: self.own.stop - self.own.start] = every[self.own]
+                if share is not None:
+                    of_own *= share.n_ranks
+                gradients = of_own, of_weight, of_bias
+            return loss[0].to(weight.dtype), gradients
+
+        return loss_with_gradients(vectors, weight, bias, computed, rows)
 
 
-def whole_batch(vectors: Tensor, targets: Targets) -> WholeBatch:
-    """Gather a batch; outside of training steps, where all ranks have the same documents, it is the batch itself."""
+def whole_batch(vectors: Tensor, targets: Targets, shard: Shard | None) -> WholeBatch:
+    """Gather the batch of all ranks if a head is divided over them.
+
+    Outside of training steps all ranks have the same documents.
+    """
     share = current_share()
-    if share is None:
-        return WholeBatch(vectors.detach(), targets, slice(0, len(vectors)))
+    if shard is None or share is None:
+        return WholeBatch(vectors.detach(), targets, slice(0, len(vectors)), shard)
     count = len(vectors) if share.own else 0
     pairs = len(targets.labels) if share.own else 0
     sizes = torch.tensor([count, pairs], device=vectors.device)
@@ -121,7 +148,7 @@ def whole_batch(vectors: Tensor, targets: Targets) -> WholeBatch:
     labels, order = _gather_rows(targets.labels[:pairs], pair_counts).sort(stable=True)
     weights = None if targets.weights is None else _gather_rows(targets.weights[:pairs], pair_counts)[order]
     own = slice(begins[share.rank], begins[share.rank] + count)
-    return WholeBatch(gathered, Targets(documents[order], labels, weights), own)
+    return WholeBatch(gathered, Targets(documents[order], labels, weights), own, shard)
 
 
 def _gather_rows(values: Tensor, counts: list[int]) -> Tensor:
@@ -131,38 +158,6 @@ def _gather_rows(values: Tensor, counts: list[int]) -> Tensor:
     every = [torch.empty_like(padded) for _ in counts]
     distributed.all_gather(every, padded)
     return torch.cat([part[:count] for part, count in zip(every, counts, strict=True)])
-
-
-# --- loss and gradients ---
-
-ShardLoss = Callable[[Tensor, Tensor, Tensor | None, bool], tuple[Tensor, Gradients | None]]
-"""From all vectors, this rank's tables, and whether to learn, to this shard's part of the loss and its gradients."""
-
-
-def sharded_loss(
-    vectors: Tensor, weight: Tensor, bias: Tensor | None, batch: WholeBatch, rows: Tensor | None, compute: ShardLoss
-) -> Tensor:
-    """The loss of the whole batch, on all ranks; with `rows`, gradients of the shard have only these rows.
-
-    Its gradients of this rank's vectors are multiplied by the number of ranks, for the mean over ranks of the loop.
-    """
-    share = current_share()
-
-    def computed(own: Tensor, weight: Tensor, bias: Tensor | None, learning: bool) -> tuple[Tensor, Gradients | None]:
-        loss, gradients = compute(batch.vectors, weight, bias, learning)
-        loss = loss.double().reshape(1)
-        distributed.all_reduce(loss)
-        if gradients is not None:
-            every, of_weight, of_bias = gradients
-            distributed.all_reduce(every)
-            of_own = torch.zeros_like(own, dtype=every.dtype)
-            of_own[: batch.own.stop - batch.own.start] = every[batch.own]
-            if share is not None:
-                of_own *= share.n_ranks
-            gradients = of_own, of_weight, of_bias
-        return loss[0].to(weight.dtype), gradients
-
-    return loss_with_gradients(vectors, weight, bias, computed, rows)
 
 
 def combined_normalisers(normaliser: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 import transformers
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from labelwise.errors import ConfigError, ModelFormatError, import_required
@@ -24,7 +24,7 @@ from labelwise.nn.config import RESNETS, BackboneConfig
 from labelwise.nn.inputs import as_array, as_tensor
 from labelwise.nn.text.tokens import call_guarded, checked_settings
 from labelwise.nn.text.transformer import encoder_source
-from labelwise.runtime.ranks import current_share
+from labelwise.runtime.ranks import current_share, is_distributed
 
 # --- batch norm ---
 # Batch normalisation over the batches of all ranks, on any device, and for batches of one.
@@ -82,11 +82,6 @@ class BatchNorm(nn.Module):
         normalised = centred * torch.rsqrt(variance + self.eps).reshape(shape)
         result = torch.addcmul(self.bias.reshape(shape), normalised, self.weight.reshape(shape))
         return result.to(values.dtype)
-
-
-def is_distributed() -> bool:
-    """Whether several ranks train together."""
-    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 EXPANSION = 4
