@@ -26,7 +26,7 @@ from labelwise.model.method import Method
 from labelwise.nn.config import EncoderConfig
 from labelwise.nn.cost import hybrid_linear_cost
 from labelwise.nn.featurizer import EncodedLinearModel, WordsAndVectors
-from labelwise.nn.text.transformer import with_saved_settings
+from labelwise.nn.text.files import with_saved_settings
 from labelwise.runtime.job import Job
 from labelwise.strings import Strings
 

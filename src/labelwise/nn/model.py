@@ -99,7 +99,7 @@ class NetworkModel:
         import_required(*cls.packages)
         from labelwise.nn.encode import EncoderHead
         from labelwise.nn.heads.make_head import restored_head
-        from labelwise.nn.text.tokens import state_of
+        from labelwise.nn.text.files import state_of
         from labelwise.runtime.device import computing_device
 
         encoder = cls._encoder(state_of("encoder.", tensors), about.config, about.path)

@@ -17,9 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelwise.errors import ModelFormatError
-from labelwise.io.folder import get_tensor
-from labelwise.nn.inputs import as_array, as_tensor
+from labelwise.nn.inputs import as_array, take_weights
 
 INITIAL_STD = 0.02
 """Standard deviation of initial weights."""
@@ -143,16 +141,8 @@ class Head(nn.Module):
 
     def restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> Self:
         """Restore what `state` returned, without copying. The head may have been built on the meta device."""
-        for name, parameter in list(self.named_parameters()):
-            array = get_tensor(tensors, name, path)
-            if array.shape != tuple(parameter.shape) or array.dtype != np.float32:
-                raise ModelFormatError(
-                    f"{path}: the head does not fit {self.n_labels:,} labels: {name} is {array.dtype} {array.shape}, "
-                    f"expected float32 {tuple(parameter.shape)}"
-                )
-            owner, _, leaf = name.rpartition(".")
-            setattr(self.get_submodule(owner), leaf, nn.Parameter(as_tensor(array), requires_grad=False))
-        return self
+        take_weights(self, tensors, path, f"the head does not fit {self.n_labels:,} labels")
+        return self.requires_grad_(False)
 
 
 class LinearHead(Head):

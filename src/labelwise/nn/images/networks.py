@@ -14,16 +14,14 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.nn import functional
 
 from labelwise.errors import ConfigError, ModelFormatError, import_required
 from labelwise.io.folder import get_tensor
 from labelwise.nn.config import RESNETS, BackboneConfig
-from labelwise.nn.inputs import as_array, as_tensor
-from labelwise.nn.text.tokens import call_guarded, checked_settings
-from labelwise.nn.text.transformer import encoder_source
+from labelwise.nn.inputs import as_array, take_weights
+from labelwise.nn.text.files import call_configured, call_guarded, checked_settings, encoder_source
 from labelwise.runtime.ranks import current_share, is_distributed
 
 # --- batch norm ---
@@ -234,25 +232,12 @@ class ImageEncoder(nn.Module):
 
     def restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> Self:
         """Restore what `state` returned, without copying; the encoder may have been built on the meta device."""
-        restored = {}
-        for name, expected in self.state_dict().items():
-            if name.endswith(COUNTER):
-                restored[name] = torch.zeros((), dtype=expected.dtype)
-                continue
-            array = get_tensor(tensors, name, path)
-            wanted = np.dtype(str(expected.dtype).removeprefix("torch."))
-            if array.shape != tuple(expected.shape) or array.dtype != wanted:
-                raise ModelFormatError(
-                    f"{path}: the weights do not fit the network of the config: {name} is {array.dtype} "
-                    f"{list(array.shape)}, expected {wanted} {list(expected.shape)}"
-                )
-            restored[name] = as_tensor(array)
-        if np.any(np.asarray(tensors["std"]) <= 0):
+        counters = {name: np.zeros((), np.int64) for name in self.state_dict() if name.endswith(COUNTER)}
+        take_weights(self, {**tensors, **counters}, path, "the weights do not fit the network of the config")
+        if bool((self.std <= 0).any()):
             raise ModelFormatError(f"{path}: std must be above 0")
-        variances = [name for name in restored if name.endswith("running_var")]
-        if any(bool((restored[name] < 0).any()) for name in variances):
+        if any(bool((value < 0).any()) for name, value in self.named_buffers() if name.endswith("running_var")):
             raise ModelFormatError(f"{path}: a variance is below 0")
-        self.load_state_dict(restored, assign=True)
         return self
 
 
@@ -323,7 +308,7 @@ def new_image_model(config: BackboneConfig, channels: int, size: int) -> ImageMo
         given = {"image_size": size, "num_channels": channels, **config.architecture}
         model = call_configured(lambda: _built(given, "backbone.architecture"), "backbone.architecture")
         return ImageModel(model, config.dropout)
-    source, _, _ = encoder_source(str(config.model))
+    source, _ = encoder_source(str(config.model))
     model = call_configured(lambda: _pretrained(source), "backbone.model")
     for name, wanted in (("image_size", size), ("num_channels", channels)):
         given = getattr(model.config, name, wanted)
@@ -341,34 +326,23 @@ def restored_image_model(settings: np.ndarray, n_weights: int, config: BackboneC
     return ImageModel(model, config.dropout)
 
 
-def call_configured(work: Any, field: str) -> Any:
-    """Call `work`, raising its errors as ConfigError."""
-    try:
-        return work()
-    except (ConfigError, MemoryError):
-        raise
-    except Exception as error:  # settings and files can break a library in any way
-        raise ConfigError(f"{field}: {' '.join(str(error).split())[:300]}") from None
-
-
 def _built(settings: dict[str, Any], where: str) -> Any:
     family = settings.get("model_type")
     if family not in IMAGE_FAMILIES:
         known = ", ".join(sorted(IMAGE_FAMILIES))
         raise ConfigError(f"{where}: {family!r} is no family of image networks; accepted: {known}")
+    from transformers import AutoConfig, AutoModel
+
     plain = {key: value for key, value in settings.items() if key not in ("model_type", "transformers_version")}
-    return transformers.AutoModel.from_config(transformers.AutoConfig.for_model(family, **plain))
+    return AutoModel.from_config(AutoConfig.for_model(family, **plain))
 
 
 def _pretrained(source: str) -> Any:
-    settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+    from transformers import AutoConfig
+
+    from labelwise.nn.text.transformer import load_weights
+
+    settings = AutoConfig.from_pretrained(source, trust_remote_code=False)
     if settings.model_type not in IMAGE_FAMILIES:
         raise ConfigError(f"backbone.model: {source} is a {settings.model_type}, no family of image networks")
-    model, loading = transformers.AutoModel.from_pretrained(
-        source, config=settings, use_safetensors=True, trust_remote_code=False, dtype=torch.float32,
-        output_loading_info=True,
-    )  # fmt: skip
-    drawn = sorted(name for name in loading["missing_keys"] if not name.startswith("pooler."))
-    if drawn:
-        raise ConfigError(f"backbone.model: {source} lacks {len(drawn):,} weights, for example {drawn[0]}")
-    return model
+    return load_weights(source, settings, "backbone.model")
