@@ -281,7 +281,7 @@ class ImageModel(NetworkModel):
 
         Also the image as the network reads it, uint8 [height, width, channels].
         """
-        from labelwise.nn.images.occlusion import occlusion_maps
+        from labelwise.nn.images.networks import occlusion_maps
         from labelwise.runtime.device import torch_threads
 
         with torch_threads():
