@@ -322,7 +322,7 @@ class _AttentionPass:
         documents, labels = block.documents, block.labels
         if isinstance(targets, Tensor):
             return targets[documents, labels]
-        own = targets.between(labels.start, labels.stop)
+        own = targets.among(labels)
         inside = (own.documents >= documents.start) & (own.documents < documents.stop)
         dense = self.states.new_zeros(documents.stop - documents.start, labels.stop - labels.start)
         dense[own.documents[inside] - documents.start, own.labels[inside]] = 1.0

@@ -48,12 +48,12 @@ class Targets:
         weights = None if self.weights is None else self.weights.to(device)
         return Targets(self.documents.to(device), self.labels.to(device), weights)
 
-    def between(self, begin: int, end: int) -> Targets:
-        """The pairs of the labels from `begin` to `end`, counted from `begin`."""
-        edges = torch.searchsorted(self.labels, torch.tensor([begin, end], device=self.labels.device))
+    def among(self, labels: slice) -> Targets:
+        """The pairs of a range of labels, counted from its first."""
+        edges = torch.searchsorted(self.labels, torch.tensor([labels.start, labels.stop], device=self.labels.device))
         part = slice(*edges.tolist())
         return Targets(
-            self.documents[part], self.labels[part] - begin, None if self.weights is None else self.weights[part]
+            self.documents[part], self.labels[part] - labels.start, None if self.weights is None else self.weights[part]
         )
 
     def masses(self, n_documents: int) -> Tensor:

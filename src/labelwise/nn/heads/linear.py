@@ -89,9 +89,9 @@ class Sample:
 
     def inside(self, shard: Shard) -> Sample:
         """The labels that a shard has, counted from its first; offsets are the same for all documents."""
-        chosen = (self.rows >= shard.begin) & (self.rows < shard.end)
+        chosen = (self.rows >= shard.own.start) & (self.rows < shard.own.stop)
         groups = None if self.groups is None else self.groups[chosen]
-        return Sample(self.rows[chosen] - shard.begin, groups, self.offsets)
+        return Sample(self.rows[chosen] - shard.own.start, groups, self.offsets)
 
 
 @dataclass(frozen=True)
@@ -231,12 +231,7 @@ def _norms(rows: Tensor) -> Tensor:
 
 
 def softmax_loss(
-    head: Any,
-    vectors: Tensor,
-    bias: Tensor | None,
-    targets: Targets,
-    sample: Sample | None = None,
-    cosines: Cosines | None = None,
+    head: Any, vectors: Tensor, targets: Targets, sample: Sample | None = None, cosines: Cosines | None = None
 ) -> Tensor:
     """The mean softmax loss of documents over all labels or a sample, of all ranks if the head is divided.
 
@@ -248,11 +243,11 @@ def softmax_loss(
     if shard is not None:
         totals = torch.zeros(len(batch.vectors), dtype=masses.dtype, device=masses.device)
         totals.index_add_(0, own.documents, masses)
-        own, sample = own.between(shard.begin, shard.end), None if sample is None else sample.inside(shard)
+        own, sample = own.among(shard.own), None if sample is None else sample.inside(shard)
     if sample is not None:
         own = replace(own, labels=torch.searchsorted(sample.rows, own.labels))
     loss = Softmax(own, head.config.block, sample, cosines, totals)
-    return batch.loss(vectors, head.weight, bias, loss, None if sample is None else sample.rows)
+    return batch.loss(vectors, head.weight, head.bias, loss, None if sample is None else sample.rows)
 
 
 # --- losses of single scores ---
@@ -436,9 +431,9 @@ class Outputs(LinearHead, ShardedRows):
         if candidates is not None:
             return self._loss_of_candidates(vectors, targets, candidates, segment)
         if self.loss_function is None:
-            return softmax_loss(self, vectors, self.bias, targets)
+            return softmax_loss(self, vectors, targets)
         batch, shard = whole_batch(vectors, targets, self.shard), self.shard
-        own = batch.targets if shard is None else batch.targets.between(shard.begin, shard.end)
+        own = batch.targets if shard is None else batch.targets.among(shard.own)
         scale = 1.0 / max(len(batch.vectors), 1) / (self.n_labels if self.config.loss.reduction == "mean" else 1)
         loss = partial(blocked_loss, targets=own, loss=self.loss_function, scale=scale, block=self.config.block)
         return batch.loss(vectors, self.weight, self.bias, loss)
@@ -477,7 +472,7 @@ class Outputs(LinearHead, ShardedRows):
         NaN scores are never among the best: a head that has diverged returns empty ids. Scores are computed in the
         precision of the weights, also inside autocast: in bfloat16 many of them would be tied.
         """
-        return best_of_blocks(self, states, self.bias, k, normalise=self.loss_function is None)
+        return best_of_blocks(self, states, k, normalise=self.loss_function is None)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Log-odds as probabilities; margins of other losses are only mapped into [0, 1]."""
@@ -495,7 +490,7 @@ class Outputs(LinearHead, ShardedRows):
 
 @torch.no_grad()
 def best_of_blocks(
-    head: Any, vectors: Tensor, bias: Tensor | None, k: int, normalise: bool = False, unit_rows: bool = False
+    head: Any, vectors: Tensor, k: int, normalise: bool = False, unit_rows: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Ids and scores of the k best rows of a head's weights for each vector, best first, ties in order of ids.
 
@@ -506,7 +501,7 @@ def best_of_blocks(
     rows = max(1, SCORES_AT_ONCE // head.config.block)
     with torch.autocast(vectors.device.type, enabled=False):
         vectors = vectors.to(head.weight.dtype)
-        parts = [_best_of_few(head, some, bias, k, normalise, unit_rows) for some in vectors.split(rows)]
+        parts = [_best_of_few(head, some, k, normalise, unit_rows) for some in vectors.split(rows)]
     ids, best, normaliser = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     if head.shard is not None:
         ids, best = best_of_shards(ids, best, head.shard)
@@ -514,11 +509,9 @@ def best_of_blocks(
     return ids, best - normaliser[:, None] if normalise else best
 
 
-def _best_of_few(
-    head: Any, vectors: Tensor, bias: Tensor | None, k: int, normalise: bool, unit_rows: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _best_of_few(head: Any, vectors: Tensor, k: int, normalise: bool, unit_rows: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Ids and scores of the best rows, and with `normalise` the logarithm of the sum of all exponentials."""
-    weight, block = head.weight, head.config.block
+    weight, bias, block = head.weight, head.bias, head.config.block
     best = vectors.new_full((len(vectors), k), -torch.inf)
     ids = torch.full((len(vectors), k), NO_LABEL, device=vectors.device)
     normaliser = vectors.new_full((len(vectors),), -torch.inf)

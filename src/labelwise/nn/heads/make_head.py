@@ -14,9 +14,8 @@ from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.labelspace.digits import DigitCode, make_code
 from labelwise.nn.config import DigitHeadConfig, HeadConfig, MarginConfig
 from labelwise.nn.heads.base import Head
-from labelwise.nn.heads.cascade import Cascade
+from labelwise.nn.heads.digits import Cascade, Product
 from labelwise.nn.heads.linear import Outputs
-from labelwise.nn.heads.product import Product
 from labelwise.nn.heads.sampled import Margin, Sampling, radices_of
 
 HeadSettings = HeadConfig | DigitHeadConfig | MarginConfig

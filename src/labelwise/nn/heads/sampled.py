@@ -181,7 +181,7 @@ class Sampling(Outputs):
         sample = self.sampler.sample(targets, len(vectors)) if self.training else None
         if sample is not None and self.shard is None and len(sample.rows) == 0:
             return vectors.sum() * 0.0
-        return softmax_loss(self, vectors, self.bias, targets, sample)
+        return softmax_loss(self, vectors, targets, sample)
 
     @property
     def can_be_sharded(self) -> bool:
@@ -244,7 +244,7 @@ class Margin(Head, ShardedRows):
         super().__init__(n_labels)
         self.config = config
         self.sampler: GroupSampler | None = None
-        self.weight = nn.Parameter(torch.empty(n_labels, width))
+        self.weight, self.bias = nn.Parameter(torch.empty(n_labels, width)), None
 
     @property
     def can_be_sharded(self) -> bool:
@@ -269,7 +269,7 @@ class Margin(Head, ShardedRows):
         sample = None if self.sampler is None or not self.training else self.sampler.sample(targets, len(states))
         with torch.autocast(states.device.type, enabled=False):
             unit = functional.normalize(states.to(self.weight.dtype))
-            return softmax_loss(self, unit, None, targets, sample, self._cosines())
+            return softmax_loss(self, unit, targets, sample, self._cosines())
 
     def _cosines(self) -> Cosines:
         function, size = (arcface if self.config.kind == "arcface" else cosface), self.config.size
@@ -279,7 +279,7 @@ class Margin(Head, ShardedRows):
     def best(self, states: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Ids and cosines of the k nearest classes."""
         unit = functional.normalize(states.to(self.weight.dtype))
-        return best_of_blocks(self, unit, None, k, unit_rows=True)
+        return best_of_blocks(self, unit, k, unit_rows=True)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Cosines, mapped from [-1, 1] to [0, 1]: comparable between images, and low for people without a class."""

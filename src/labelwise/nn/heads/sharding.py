@@ -32,23 +32,14 @@ class Shard:
     n_ranks: int
     n_rows: int
 
-    @property
-    def begin(self) -> int:
-        """The first row."""
-        return self.begin_of(self.rank)
-
-    @property
-    def end(self) -> int:
-        """The row after the last."""
-        return self.begin_of(self.rank + 1)
-
-    def begin_of(self, rank: int) -> int:
-        """The first row of a rank."""
-        return rank * self.n_rows // self.n_ranks
-
     def rows(self, rank: int) -> slice:
         """The rows of a rank."""
-        return slice(self.begin_of(rank), self.begin_of(rank + 1))
+        return slice(rank * self.n_rows // self.n_ranks, (rank + 1) * self.n_rows // self.n_ranks)
+
+    @property
+    def own(self) -> slice:
+        """The rows of this rank."""
+        return self.rows(self.rank)
 
 
 class ShardedRows(nn.Module):
@@ -69,7 +60,7 @@ class ShardedRows(nn.Module):
         tables = [getattr(self, name) for name in self.sharded_tables]
         self.shard = Shard(rank, n_ranks, len(tables[0]))
         for name, table in zip(self.sharded_tables, tables, strict=True):
-            own = table.detach()[self.shard.begin : self.shard.end].clone()
+            own = table.detach()[self.shard.own].clone()
             setattr(self, name, nn.Parameter(own, table.requires_grad))
 
 
@@ -173,7 +164,7 @@ def combined_normalisers(normaliser: Tensor) -> Tensor:
 def best_of_shards(ids: Tensor, best: Tensor, shard: Shard) -> tuple[Tensor, Tensor]:
     """The best labels of all shards from those of this one, whose ids begin at 0 there; ties in order of ids."""
     k = ids.shape[1]
-    ids = torch.where(ids == NO_LABEL, ids, ids + shard.begin)
+    ids = torch.where(ids == NO_LABEL, ids, ids + shard.own.start)
     all_ids, all_best = ([torch.empty_like(part) for _ in range(shard.n_ranks)] for part in (ids, best))
     distributed.all_gather(all_ids, ids.contiguous())
     distributed.all_gather(all_best, best.contiguous())
