@@ -22,7 +22,8 @@ from labelwise.linear.trees import averaged
 from labelwise.nn.config import HeadConfig
 from labelwise.nn.encode import TOKENS_AT_ONCE, EncoderHead
 from labelwise.nn.heads.attention import Attention, LabelOutput, SharedOutput
-from labelwise.nn.heads.linear import Outputs, exact_topk
+from labelwise.nn.heads.base import exact_topk
+from labelwise.nn.heads.linear import Outputs
 from labelwise.nn.inputs import Inputs, Part, as_tensor, batches_by_length, tensors_of
 from labelwise.nn.words.recurrent import RecurrentEncoder
 from labelwise.nn.words.vocabulary import Vocabulary, WordTokens

@@ -23,9 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from labelwise.nn.heads.base import Head, States, Targets
-from labelwise.nn.heads.linear import exact_topk
-from labelwise.nn.heads.losses import label_priors
+from labelwise.nn.heads.base import Head, States, Targets, exact_topk, label_priors
 from labelwise.nn.inputs import BufferPool, Buffers
 from labelwise.runtime.device import limited_threads
 from labelwise.runtime.ranks import add_row_gradient, divisor

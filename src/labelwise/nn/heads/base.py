@@ -105,10 +105,7 @@ class Head(nn.Module):
 
     def scores(self, states: Any, candidates: Tensor) -> Tensor:
         """Scores of candidates [documents, candidates], -inf where there is none."""
-        raise self._needs_all_labels()
-
-    def _needs_all_labels(self) -> TypeError:
-        return TypeError(f"{type(self).__name__} scores all labels, not candidates")
+        raise TypeError(f"{type(self).__name__} scores all labels, not candidates")
 
     @abstractmethod
     def best(self, states: Any, k: int) -> tuple[Tensor, Tensor]:
@@ -180,3 +177,22 @@ class LinearHead(Head):
     @abstractmethod
     def _constants(self, counts: np.ndarray, n_documents: int) -> np.ndarray:
         """The constant score of each output with (about) the lowest loss."""
+
+
+def label_priors(counts: np.ndarray, n_documents: int) -> np.ndarray:
+    """The fraction of documents with each label, smoothed by half a document so that it is never 0 or 1."""
+    return (np.asarray(counts, np.float64) + 0.5) / (n_documents + 1.0)
+
+
+def exact_topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`torch.topk` with deterministic ties: the lower index comes first."""
+    best, indices = scores.topk(k, dim=1)
+    indices, by_index = indices.sort(dim=1)
+    best, by_score = best.gather(1, by_index).sort(dim=1, descending=True, stable=True)
+    indices = indices.gather(1, by_score)
+    tied = torch.nonzero((scores >= best[:, -1:]).sum(1) > k).squeeze(1)
+    if len(tied):
+        best[tied], indices[tied] = (
+            part[:, :k] for part in torch.sort(scores[tied], dim=1, descending=True, stable=True)
+        )
+    return best, indices

@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from labelwise.labelspace.digits import DigitCode, best_labels_of_digits
 from labelwise.nn.config import DigitHeadConfig, LossConfig
-from labelwise.nn.heads.base import INITIAL_STD, Head, LinearHead, Targets
-from labelwise.nn.heads.linear import Outputs, Softmax, exact_topk
-from labelwise.nn.heads.losses import best_constants, label_priors, loss_with_gradients, make_loss
+from labelwise.nn.heads.base import INITIAL_STD, Head, LinearHead, Targets, exact_topk, label_priors
+from labelwise.nn.heads.linear import Outputs, Softmax
+from labelwise.nn.heads.losses import best_constants, loss_with_gradients, make_loss
 from labelwise.topk import NO_LABEL
 
 # --- product ---
@@ -72,8 +72,6 @@ class Product(LinearHead):
 
     def loss(self, states: Tensor, targets: Targets, candidates: Tensor | None = None) -> Tensor:
         """The mean loss of the documents."""
-        if candidates is not None:
-            raise self._needs_all_labels()
         return self._loss(functional.linear(self.dropout(states), self.weight, self.bias), targets)
 
     def _loss(self, outputs: Tensor, targets: Targets) -> Tensor:
@@ -258,8 +256,6 @@ class Cascade(Head):
 
     def loss(self, states: Tensor, targets: Targets, candidates: Tensor | None = None) -> Tensor:
         """The mean loss of the documents, the sum over all levels."""
-        if candidates is not None:
-            raise self._needs_all_labels()
         tops = self._search(states.detach(), self.visited, self.code.depth - 1) if self.visited > 1 else []
         vectors = self.dropout(states)
         true = [self._true_nodes(targets, digit, len(vectors)) for digit in range(self.code.depth)]

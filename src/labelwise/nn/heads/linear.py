@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,13 +21,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from labelwise.nn.config import HeadConfig
-from labelwise.nn.heads.base import LinearHead, Targets
+from labelwise.nn.heads.base import LinearHead, Targets, exact_topk, label_priors
 from labelwise.nn.heads.losses import (
     Gradients,
     ScoreLoss,
     best_constants,
     constant_loss,
-    label_priors,
     loss_with_gradients,
     make_loss,
     precisions,
@@ -39,26 +38,18 @@ from labelwise.runtime.ranks import divisor
 from labelwise.topk import NO_LABEL
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """A range of labels, and the range of their targets, which are sorted by label."""
 
-    begin: int
-    end: int
+    labels: slice
     targets: slice
-
-    @property
-    def labels(self) -> slice:
-        return slice(self.begin, self.end)
 
 
 def blocks_of(labels: Tensor, n_labels: int, size: int) -> list[Block]:
     """Blocks of at most `size` labels; `labels` are those of the targets."""
-    edges = [(begin, min(begin + size, n_labels)) for begin in range(0, n_labels, size)]
-    cuts = torch.searchsorted(
-        labels, torch.tensor([begin for begin, _ in [*edges, (n_labels, 0)]], device=labels.device)
-    )
-    return [Block(*edge, slice(*cut)) for edge, cut in zip(edges, pairwise(cuts.tolist()), strict=True)]
+    edges = [*range(0, n_labels, size), n_labels]
+    cuts = torch.searchsorted(labels, torch.tensor(edges, device=labels.device)).tolist()
+    return [Block(slice(*own), slice(*cut)) for own, cut in zip(pairwise(edges), pairwise(cuts), strict=True)]
 
 
 # --- softmax ---
@@ -180,24 +171,24 @@ class _Blocks:
     def targets(self, block: Block) -> tuple[Tensor, Tensor]:
         """Documents and columns of the targets in a block."""
         targets = self.loss.targets
-        return targets.documents[block.targets], targets.labels[block.targets] - block.begin
+        return targets.documents[block.targets], targets.labels[block.targets] - block.labels.start
 
     def scores(self, block: Block) -> Tensor:
         """Scores [documents, labels of the block], margins and offsets included."""
-        if block.begin in self.kept:
-            return self.kept.pop(block.begin)
+        if block.labels.start in self.kept:
+            return self.kept.pop(block.labels.start)
         scores = (self.inputs @ self.part(block).T).to(self.wide)
         sample, cosines = self.loss.sample, self.loss.cosines
         if cosines is not None:
             at = self.targets(block)
-            changed, self.derivatives[block.begin] = cosines.margin(scores[at] / cosines.scale)
+            changed, self.derivatives[block.labels.start] = cosines.margin(scores[at] / cosines.scale)
             scores[at] = cosines.scale * changed
         if self.bias is not None:
             scores += self.bias[self.rows(block)]
         if sample is not None and sample.offsets is not None and sample.groups is not None:
             scores += sample.offsets.to(self.wide)[:, sample.groups[block.labels]]
         if self.keep:
-            self.kept[block.begin] = scores
+            self.kept[block.labels.start] = scores
         return scores
 
     def gradients(self, normaliser: Tensor, totals: Tensor, scale: float) -> Gradients:
@@ -213,7 +204,7 @@ class _Blocks:
             gradients.index_put_(at, -scale * self.masses[block.targets], accumulate=True)
             of_bias[block.labels] = gradients.sum(0)
             if cosines is not None:
-                gradients[at] *= self.derivatives[block.begin]
+                gradients[at] *= self.derivatives[block.labels.start]
             gradients = gradients.to(inputs.dtype)
             of_vectors += gradients @ self.part(block)
             of_part = gradients.T @ inputs
@@ -275,7 +266,7 @@ def blocked_loss(
         for one in blocks_of(targets.labels, len(bias), block):
             part = weight[one.labels].to(dtype)
             scores = torch.addmm(bias[one.labels].to(dtype), inputs, part.T).to(wide)
-            positive = targets.documents[one.targets], targets.labels[one.targets] - one.begin
+            positive = targets.documents[one.targets], targets.labels[one.targets] - one.labels.start
             positive_values, positive_gradients = loss.positive(scores[positive])
             if targets.weights is not None:
                 own = targets.weights[one.targets].to(wide)
@@ -531,17 +522,3 @@ def _best_of_few(head: Any, vectors: Tensor, k: int, normalise: bool, unit_rows:
         best[better] = merged.gather(1, order)
         ids[better] = torch.cat([ids[better], columns + begin], 1).gather(1, order)
     return ids, best, normaliser
-
-
-def exact_topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`torch.topk` with deterministic ties: the lower index comes first."""
-    best, indices = scores.topk(k, dim=1)
-    indices, by_index = indices.sort(dim=1)
-    best, by_score = best.gather(1, by_index).sort(dim=1, descending=True, stable=True)
-    indices = indices.gather(1, by_score)
-    tied = torch.nonzero((scores >= best[:, -1:]).sum(1) > k).squeeze(1)
-    if len(tied):
-        best[tied], indices[tied] = (
-            part[:, :k] for part in torch.sort(scores[tied], dim=1, descending=True, stable=True)
-        )
-    return best, indices

@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from labelwise.nn.config import LossConfig
+from labelwise.nn.heads.base import label_priors
 from labelwise.runtime.ranks import add_row_gradient
 
 ScoreFunction = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -99,11 +100,6 @@ def _shifted_negative(focus: float, shift: float) -> ScoreFunction:
         return weight * cost, gradient
 
     return part
-
-
-def label_priors(counts: np.ndarray, n_documents: int) -> np.ndarray:
-    """The fraction of documents with each label, smoothed by half a document so that it is never 0 or 1."""
-    return (np.asarray(counts, np.float64) + 0.5) / (n_documents + 1.0)
 
 
 def best_constants(loss: ScoreLoss, priors: np.ndarray) -> np.ndarray:

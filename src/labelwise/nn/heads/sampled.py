@@ -175,8 +175,6 @@ class Sampling(Outputs):
 
     def loss(self, states: Tensor, targets: Targets, candidates: Tensor | None = None) -> Tensor:
         """The mean loss of the documents: of sampled groups in training, of all labels in evaluation."""
-        if candidates is not None:
-            raise self._needs_all_labels()
         vectors = self.dropout(states)
         sample = self.sampler.sample(targets, len(vectors)) if self.training else None
         if sample is not None and self.shard is None and len(sample.rows) == 0:
@@ -264,8 +262,6 @@ class Margin(Head, ShardedRows):
 
     def loss(self, states: Tensor, targets: Targets, candidates: Tensor | None = None) -> Tensor:
         """The mean loss of the images: against sampled classes in training, against all in evaluation."""
-        if candidates is not None:
-            raise self._needs_all_labels()
         sample = None if self.sampler is None or not self.training else self.sampler.sample(targets, len(states))
         with torch.autocast(states.device.type, enabled=False):
             unit = functional.normalize(states.to(self.weight.dtype))
