@@ -163,12 +163,8 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Vectors [documents, width]."""
-        maps = self.feature_maps(images)
+        maps = self.blocks(self.pool_first(functional.relu(self.norm(self.first(images)))))
         return self.dropout(maps.flatten(1) if self.flat else maps.mean((2, 3)))
-
-    def feature_maps(self, images: Tensor) -> Tensor:
-        """The output of the last stage, [documents, channels, height, width]."""
-        return self.blocks(self.pool_first(functional.relu(self.norm(self.first(images)))))
 
 
 # --- image encoder ---
@@ -210,16 +206,12 @@ class ImageEncoder(nn.Module):
         """The device of the weights."""
         return self.mean.device
 
-    def normalised(self, pixels: Tensor) -> Tensor:
-        """Floats of mean 0 and standard deviation 1, channel by channel of each pixel, as convolutions read them."""
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Vectors [documents, width] of pixels that are normalised, channel by channel, to mean 0 and deviation 1."""
         last = getattr(self.backbone, "channels_last", False)
         images = pixels.to(memory_format=torch.channels_last if last else torch.contiguous_format).float()
         mean, std = self.mean[:, None, None], self.std[:, None, None]
-        return (images - 255 * mean) / (255 * std)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Vectors [documents, width]."""
-        return self.backbone(self.normalised(pixels))
+        return self.backbone((images - 255 * mean) / (255 * std))
 
     # --- files ---
 
@@ -258,7 +250,9 @@ def image_backbone(config: Any, saved: Mapping[str, np.ndarray] | None = None, p
     if saved is None:
         return new_image_model(config.backbone, image.channels, image.size)
     n_weights = sum(array.size for array in saved.values())
-    return restored_image_model(get_tensor(saved, "settings", path), n_weights, config.backbone, path)
+    settings = checked_settings(get_tensor(saved, "settings", path), n_weights, path, IMAGE_FAMILIES)
+    model = call_guarded(lambda: _built(settings, str(path)), f"{path}: the network cannot be built")
+    return ImageModel(model, config.backbone.dropout)
 
 
 # --- image models ---
@@ -316,13 +310,6 @@ def new_image_model(config: BackboneConfig, channels: int, size: int) -> ImageMo
             raise ConfigError(f"backbone.model: {source} reads images with {given} channels; set image.channels")
         if given not in (wanted, [wanted, wanted], (wanted, wanted)):
             raise ConfigError(f"backbone.model: {source} reads images of {given} pixels; set image.size")
-    return ImageModel(model, config.dropout)
-
-
-def restored_image_model(settings: np.ndarray, n_weights: int, config: BackboneConfig, path: Path) -> ImageModel:
-    """A network without weights, on the current device, from the settings of a model file."""
-    values = checked_settings(settings, n_weights, path, IMAGE_FAMILIES)
-    model = call_guarded(lambda: _built(values, str(path)), f"{path}: the network cannot be built")
     return ImageModel(model, config.dropout)
 
 

@@ -6,6 +6,7 @@ ten times that. Special tokens are not stored: they are added to each window whe
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,23 +128,18 @@ class TextTokenizer:
         if room < 1:
             raise ConfigError(f"encoder.max_length: {config.max_length} leaves no token between the special ones")
         count = room * (config.windows if config.long_texts == "windows" else 1)
-        parts: list[np.ndarray] = []
-        sizes: list[int] = []
+        flat, sizes = array("i"), array("q")
         nothing = [] if self.prefix or self.suffix else [self.pad]  # an encoder cannot read a text without any token
         with progress("tokenising", len(texts), alone=True) as step:
             for begin in range(0, len(texts), CHUNK):
                 chunk = texts[begin : begin + CHUNK]
-                kept: list[int] = []
                 for ids in self._ids(chunk, None if config.long_texts == "head_tail" else count):
                     ids = _head_and_tail(ids, room) if config.long_texts == "head_tail" else ids[:count]
-                    ids = ids or nothing
-                    kept += ids
-                    sizes.append(len(ids))
-                parts.append(np.array(kept, np.int32))
+                    flat.extend(ids or nothing)
+                    sizes.append(len(ids or nothing))
                 step(len(chunk))
-        flat = np.concatenate(parts) if parts else np.empty(0, np.int32)
         starts, windows = _cut(np.array(sizes, np.int64), room)
-        return Tokens(flat, starts, windows, self.prefix, self.suffix, self.pad)
+        return Tokens(np.array(flat, np.int32), starts, windows, self.prefix, self.suffix, self.pad)
 
     def _ids(self, texts: Strings, count: int | None) -> Iterator[list[int]]:
         """Token ids of each text, at least the first `count` of them (all if None)."""

@@ -305,12 +305,9 @@ class RecurrentEncoder(nn.Module):
                     nn.init.xavier_uniform_(weight)
                 elif name.startswith("bias"):
                     nn.init.zeros_(weight)
-        self.start: nn.Parameter | None = None
-        self.start_cell: nn.Parameter | None = None
-        if config.learned_start:
-            self.start = nn.Parameter(torch.zeros(2, half))
-            if config.cell == "lstm":
-                self.start_cell = nn.Parameter(torch.zeros(2, half))
+        learns_cell = config.learned_start and config.cell == "lstm"
+        self.start = nn.Parameter(torch.zeros(2, half)) if config.learned_start else None
+        self.start_cell = nn.Parameter(torch.zeros(2, half)) if learns_cell else None
         self.pool = BufferPool()
 
     @property

@@ -310,7 +310,7 @@ def _from_text(path: Path, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarr
         word, *values = line.strip().rsplit(None, width)
         index = missing.get(word)
         if index is None:
-            if _is_number(word.split()[1]):
+            if _numbers(word.split()[1:2]) is not None:
                 raise DataError(f"{path}:{number}: more than the {width} numbers of the lines before: {_shown(line)}")
             continue  # words with spaces, whose first part happens to be in the vocabulary
         vectors.append(_parse(values, width, path, number, line))
@@ -322,10 +322,9 @@ def _from_text(path: Path, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarr
 
 
 def _parse(values: list[bytes], width: int, path: Path, number: int, line: bytes) -> np.ndarray:
-    try:
-        vector = np.array([float(value) for value in values], np.float32)
-    except ValueError:
-        raise DataError(f"{path}:{number}: not a word and {width} numbers: {_shown(line)}") from None
+    vector = _numbers(values)
+    if vector is None:
+        raise DataError(f"{path}:{number}: not a word and {width} numbers: {_shown(line)}")
     if len(vector) != width:
         raise DataError(f"{path}:{number}: {len(vector)} numbers, the lines before have {width}: {_shown(line)}")
     if not np.isfinite(vector).all():
@@ -333,12 +332,11 @@ def _parse(values: list[bytes], width: int, path: Path, number: int, line: bytes
     return vector
 
 
-def _is_number(text: bytes) -> bool:
+def _numbers(values: list[bytes]) -> np.ndarray | None:
     try:
-        float(text)
+        return np.array([float(value) for value in values], np.float32)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _is_header(line: bytes) -> bool:
