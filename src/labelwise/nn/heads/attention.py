@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from labelwise.nn.heads.base import Head, States, Targets, exact_topk, label_priors
+from labelwise.nn.heads.base import Head, States, Targets, exact_topk, label_priors, rows_of
 from labelwise.nn.inputs import BufferPool, Buffers
 from labelwise.runtime.device import limited_threads
 from labelwise.runtime.ranks import add_row_gradient, divisor
@@ -246,9 +246,7 @@ class _AttentionPass:
             if isinstance(head.output, LabelOutput):
                 raise TypeError("an output with weights per label needs all labels, not candidates")
             self.count, self.empty = candidates.shape[1], candidates < 0
-            # missing candidates are replaced by one of the document's own, so that no other row gets a gradient
-            filled = torch.where(self.empty, candidates.amax(1, keepdim=True).clamp_min(0), candidates)
-            self.rows, self.row_index = torch.unique(filled, return_inverse=True)
+            self.rows, self.row_index = rows_of(candidates)
             self.buffers = head.pool.acquire(states.device)
             rows = self.buffers.get("table", len(self.rows), self.table.shape[1])
             self.table = torch.index_select(self.table, 0, self.rows, out=rows)

@@ -179,6 +179,15 @@ class LinearHead(Head):
         """The constant score of each output with (about) the lowest loss."""
 
 
+def rows_of(candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct labels among candidates, ascending, and for each candidate its index in them.
+
+    Missing candidates are replaced by one of the document's own, so that no other row is read or gets a gradient.
+    """
+    filled = torch.where(candidates < 0, candidates.amax(1, keepdim=True).clamp_min(0), candidates)
+    return torch.unique(filled, return_inverse=True)
+
+
 def label_priors(counts: np.ndarray, n_documents: int) -> np.ndarray:
     """The fraction of documents with each label, smoothed by half a document so that it is never 0 or 1."""
     return (np.asarray(counts, np.float64) + 0.5) / (n_documents + 1.0)

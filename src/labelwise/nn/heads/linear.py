@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from labelwise.nn.config import HeadConfig
-from labelwise.nn.heads.base import LinearHead, Targets, exact_topk, label_priors
+from labelwise.nn.heads.base import LinearHead, Targets, exact_topk, label_priors, rows_of
 from labelwise.nn.heads.losses import (
     Gradients,
     ScoreLoss,
@@ -244,45 +244,45 @@ def softmax_loss(
 # --- losses of single scores ---
 
 
-def blocked_loss(
-    vectors: Tensor,
-    weight: Tensor,
-    bias: Any,
-    learning: bool,
-    *,
-    targets: Targets,
-    loss: ScoreLoss,
-    scale: float,
-    block: int,
-) -> tuple[Tensor, Gradients | None]:
-    """Sum over documents and labels of a loss, times `scale`, and if `learning` all gradients."""
-    dtype, wide = precisions(vectors, weight)
-    with torch.autocast(vectors.device.type, enabled=False):
-        inputs = vectors.to(dtype)
-        scaled = inputs * scale
-        total = torch.zeros((), dtype=torch.float64, device=vectors.device)
-        gradient_vectors = torch.zeros_like(vectors, dtype=wide)
-        gradient_weight, gradient_bias = (torch.empty_like(part) if learning else part for part in (weight, bias))
-        for one in blocks_of(targets.labels, len(bias), block):
-            part = weight[one.labels].to(dtype)
-            scores = torch.addmm(bias[one.labels].to(dtype), inputs, part.T).to(wide)
-            positive = targets.documents[one.targets], targets.labels[one.targets] - one.labels.start
-            positive_values, positive_gradients = loss.positive(scores[positive])
-            if targets.weights is not None:
-                own = targets.weights[one.targets].to(wide)
-                positive_values, positive_gradients = positive_values * own, positive_gradients * own
-            values, gradients = loss.negative(scores)
-            del scores
-            values[positive], gradients[positive] = positive_values, positive_gradients
-            total += values.sum()
-            del values
-            if learning:
-                gradients = gradients.to(dtype)
-                gradient_vectors += gradients @ part
-                gradient_weight[one.labels] = gradients.T @ scaled
-                gradient_bias[one.labels] = gradients.sum(0, dtype=wide)
-    result = (total * scale).to(wide)
-    return result, (gradient_vectors.mul_(scale), gradient_weight, gradient_bias.mul_(scale)) if learning else None
+@dataclass(frozen=True)
+class BlockedLoss:
+    """The sum over documents and labels of a loss of single scores, times `scale`; `block` labels at a time."""
+
+    targets: Targets
+    loss: ScoreLoss
+    scale: float
+    block: int
+
+    def __call__(self, vectors: Tensor, weight: Tensor, bias: Any, learning: bool) -> tuple[Tensor, Gradients | None]:
+        """The loss, and if `learning` all gradients."""
+        targets, scale = self.targets, self.scale
+        dtype, wide = precisions(vectors, weight)
+        with torch.autocast(vectors.device.type, enabled=False):
+            inputs = vectors.to(dtype)
+            scaled = inputs * scale
+            total = torch.zeros((), dtype=torch.float64, device=vectors.device)
+            of_vectors = torch.zeros_like(vectors, dtype=wide)
+            of_weight, of_bias = (torch.empty_like(part) if learning else part for part in (weight, bias))
+            for block in blocks_of(targets.labels, len(bias), self.block):
+                part = weight[block.labels].to(dtype)
+                scores = torch.addmm(bias[block.labels].to(dtype), inputs, part.T).to(wide)
+                at = targets.documents[block.targets], targets.labels[block.targets] - block.labels.start
+                positive_values, positive_gradients = self.loss.positive(scores[at])
+                if targets.weights is not None:
+                    own = targets.weights[block.targets].to(wide)
+                    positive_values, positive_gradients = positive_values * own, positive_gradients * own
+                values, gradients = self.loss.negative(scores)
+                del scores
+                values[at], gradients[at] = positive_values, positive_gradients
+                total += values.sum()
+                del values
+                if learning:
+                    gradients = gradients.to(dtype)
+                    of_vectors += gradients @ part
+                    of_weight[block.labels] = gradients.T @ scaled
+                    of_bias[block.labels] = gradients.sum(0, dtype=wide)
+        result = (total * scale).to(wide)
+        return result, (of_vectors.mul_(scale), of_weight, of_bias.mul_(scale)) if learning else None
 
 
 # --- candidates ---
@@ -304,54 +304,48 @@ class _Few:
     rows: Tensor
     columns: Tensor
 
-    @classmethod
-    def of(cls, candidates: Tensor) -> _Few:
-        # padding has the row of one of the document's own candidates, so that no other row is read
-        filled = torch.where(candidates < 0, candidates.amax(1, keepdim=True).clamp_min(0), candidates)
-        return cls(candidates, *torch.unique(filled, return_inverse=True))
-
-    def _parts(self) -> list[slice]:
+    def parts(self) -> list[slice]:
         """Documents to compute at a time."""
         size = max(1, CANDIDATES_SCORES_AT_ONCE // max(len(self.rows), 1))
         return [slice(begin, begin + size) for begin in range(0, len(self.candidates), size)]
 
-    def _tables(self, vectors: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    def tables(self, vectors: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         weight, bias = (part.detach().index_select(0, self.rows).to(vectors.dtype) for part in (weight, bias))
         return weight, bias
 
     def scores(self, vectors: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Scores of the candidates, -inf where there is none."""
-        weight, bias = self._tables(vectors, weight, bias)
+        weight, bias = self.tables(vectors, weight, bias)
         scores = vectors.new_empty(self.candidates.shape)
-        for some in self._parts():
+        for some in self.parts():
             scores[some] = torch.addmm(bias, vectors[some], weight.T).gather(1, self.columns[some])
         return scores.masked_fill_(self.candidates < 0, -torch.inf)
 
-    def loss(
-        self,
-        vectors: Tensor,
-        weight: Tensor,
-        bias: Any,
-        learning: bool,
-        *,
-        targets: Tensor,
-        losses: CandidateLosses,
-        scale: float,
-    ) -> tuple[Tensor, Gradients | None]:
-        """Sum of the losses of all candidates, times `scale`, and if `learning` all gradients."""
-        dtype = weight.dtype
+
+@dataclass(frozen=True)
+class CandidateLoss:
+    """The sum of the losses of all candidates, times `scale`."""
+
+    few: _Few
+    targets: Tensor
+    losses: CandidateLosses
+    scale: float
+
+    def __call__(self, vectors: Tensor, weight: Tensor, bias: Any, learning: bool) -> tuple[Tensor, Gradients | None]:
+        """The loss, and if `learning` all gradients."""
+        few, scale, dtype = self.few, self.scale, weight.dtype
         with torch.autocast(vectors.device.type, enabled=False):  # in float32: it is a small part of the work
             vectors = vectors.detach().to(dtype)
-            weight, bias = self._tables(vectors, weight, bias)
+            weight, bias = few.tables(vectors, weight, bias)
             total = torch.zeros((), dtype=torch.float64, device=vectors.device)
             of_vectors, of_weight, of_bias = torch.empty_like(vectors), torch.zeros_like(weight), torch.zeros_like(bias)
-            for some in self._parts():
-                columns = self.columns[some]
+            for some in few.parts():
+                columns = few.columns[some]
                 scores = torch.addmm(bias, vectors[some], weight.T).gather(1, columns)
-                values, gradients = losses(scores, self.candidates[some], targets[some])
+                values, gradients = self.losses(scores, few.candidates[some], self.targets[some])
                 total += values.sum()
                 if learning:
-                    dense = gradients.new_zeros(len(gradients), len(self.rows)).scatter_add_(1, columns, gradients)
+                    dense = gradients.new_zeros(len(gradients), len(few.rows)).scatter_add_(1, columns, gradients)
                     torch.mm(dense, weight, out=of_vectors[some])
                     of_weight.addmm_(dense.T, vectors[some])
                     of_bias += dense.sum(0)
@@ -426,7 +420,7 @@ class Outputs(LinearHead, ShardedRows):
         batch, shard = whole_batch(vectors, targets, self.shard), self.shard
         own = batch.targets if shard is None else batch.targets.among(shard.own)
         scale = 1.0 / max(len(batch.vectors), 1) / (self.n_labels if self.config.loss.reduction == "mean" else 1)
-        loss = partial(blocked_loss, targets=own, loss=self.loss_function, scale=scale, block=self.config.block)
+        loss = BlockedLoss(own, self.loss_function, scale, self.config.block)
         return batch.loss(vectors, self.weight, self.bias, loss)
 
     # --- candidates ---
@@ -439,8 +433,8 @@ class Outputs(LinearHead, ShardedRows):
             losses: CandidateLosses = partial(_softmax_losses, segment=segment)
         else:
             losses = partial(_score_losses, loss=self.loss_function)
-        few = _Few.of(candidates)
-        loss = partial(few.loss, targets=targets, losses=losses, scale=1.0 / count)
+        few = _Few(candidates, *rows_of(candidates))
+        loss = CandidateLoss(few, targets, losses, 1.0 / count)
         return loss_with_gradients(vectors, self.weight, self.bias, loss, few.rows)
 
     def without_candidates(self) -> None:
@@ -452,7 +446,7 @@ class Outputs(LinearHead, ShardedRows):
     def scores(self, states: Tensor, candidates: Tensor) -> Tensor:
         """Scores [documents, candidates]; -inf where there is no candidate. In the precision of the weights."""
         with torch.autocast(states.device.type, enabled=False):
-            return _Few.of(candidates).scores(states.to(self.weight.dtype), self.weight, self.bias)
+            return _Few(candidates, *rows_of(candidates)).scores(states.to(self.weight.dtype), self.weight, self.bias)
 
     # --- prediction ---
 
