@@ -243,7 +243,7 @@ def test_scores_of_a_cascade_with_negatives_are_group_and_label_among_all_visite
     vectors = vectors_of().detach()
     groups = (vectors @ head.groups.weight.T + head.groups.bias).log_softmax(1)
     labels = torch.arange(LABELS).expand(DOCUMENTS, -1)
-    among_all = head._level(1).scores(head._bottleneck(1)(vectors), labels).log_softmax(1)
+    among_all = head.levels[0].scores(head.bottlenecks[0](vectors), labels).log_softmax(1)
     every = groups[:, torch.from_numpy(head.code.node_of(0))] + among_all
     ids, scores = head.best(vectors, LABELS)
     assert ids.tolist() == every.sort(descending=True).indices.tolist()

@@ -192,8 +192,8 @@ class Cascade(Head):
         below = range(1, code.depth)
         self.dropout = nn.Dropout(config.dropout)
         self.groups = Outputs(width, code.n_nodes(0), flat)
-        self.bottlenecks = nn.ModuleList(nn.Linear(width, narrow) for _ in below)
-        self.levels = nn.ModuleList(Outputs(narrow, code.n_nodes(digit), flat) for digit in below)
+        self.bottlenecks: Any = nn.ModuleList(nn.Linear(width, narrow) for _ in below)
+        self.levels: Any = nn.ModuleList(Outputs(narrow, code.n_nodes(digit), flat) for digit in below)
         self.visited = config.groups or USUAL_GROUPS[config.loss]
         self.code_of: Tensor
         self.register_buffer("code_of", torch.from_numpy(code.code_of), persistent=False)
@@ -217,7 +217,7 @@ class Cascade(Head):
         self.groups.initialise(nodes[0] * n_documents, n_documents, seed)
         generator = torch.Generator().manual_seed(seed + 1)
         for digit in range(1, self.code.depth):
-            bottleneck, level = self._bottleneck(digit), self._level(digit)
+            bottleneck, level = self.bottlenecks[digit - 1], self.levels[digit - 1]
             bottleneck.weight.normal_(0, bottleneck.in_features**-0.5, generator=generator)
             bottleneck.bias.zero_()
             level.weight.normal_(0, INITIAL_STD, generator=generator)
@@ -244,14 +244,6 @@ class Cascade(Head):
         """Values per node in the order of the embeddings: labels at the last level."""
         return values[self.code.code_of] if digit == self.code.depth - 1 else values
 
-    def _bottleneck(self, digit: int) -> nn.Linear:
-        layer: nn.Linear = self.bottlenecks[digit - 1]  # type: ignore[bad-assignment]
-        return layer
-
-    def _level(self, digit: int) -> Outputs:
-        level: Outputs = self.levels[digit - 1]  # type: ignore[bad-assignment]
-        return level
-
     # --- loss ---
 
     def loss(self, states: Tensor, targets: Targets, candidates: Tensor | None = None) -> Tensor:
@@ -268,13 +260,13 @@ class Cascade(Head):
             best = tops[digit - 1][0] if tops else None
             parents = visited_nodes(true[digit - 1], len(vectors), best, self.visited)
             if parents.shape[1] == 0:
-                self._level(digit).without_candidates()
+                self.levels[digit - 1].without_candidates()
                 continue
             nodes = self._rows(self._children(parents, digit), digit)
             masses = self._target_masses(true[digit], parents, digit)
-            narrow = self._bottleneck(digit)(vectors)
+            narrow = self.bottlenecks[digit - 1](vectors)
             segment = self.code.radices[digit] if self.is_conditional else None
-            loss = loss + self._level(digit).loss(narrow, masses, nodes, segment)
+            loss = loss + self.levels[digit - 1].loss(narrow, masses, nodes, segment)
         return loss
 
     def _true_nodes(self, targets: Targets, digit: int, n_documents: int) -> Targets:
@@ -326,7 +318,7 @@ class Cascade(Head):
         """Ids and log-probabilities of the k best labels that the beam search finds, ties in order of ids."""
         with torch.autocast(states.device.type, enabled=False):
             vectors = states.to(self.groups.weight.dtype)
-            scored = self.config.beam * max(self.code.radices[1:]) * self._bottleneck(1).out_features
+            scored = self.config.beam * max(self.code.radices[1:]) * self.bottlenecks[0].out_features
             rows = max(1, WEIGHTS_AT_ONCE // scored)
             parts = [self._best_of_few(some, k) for some in vectors.split(rows)]
         return torch.cat([ids for ids, _ in parts]), torch.cat([best for _, best in parts])
@@ -363,7 +355,7 @@ class Cascade(Head):
         above = above.gather(1, order)
         candidates = self._children(parents, digit)
         rows = self._rows(candidates, digit)
-        scores = self._level(digit).scores(self._bottleneck(digit)(vectors), rows)
+        scores = self.levels[digit - 1].scores(self.bottlenecks[digit - 1](vectors), rows)
         scores = self._log_probabilities(scores, digit) + above.repeat_interleave(self.code.radices[digit], 1)
         scores = scores.nan_to_num(-torch.inf, neginf=-torch.inf).masked_fill_(candidates < 0, -torch.inf)
         if digit == self.code.depth - 1 and self.label_at is not None:

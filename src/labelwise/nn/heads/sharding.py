@@ -20,7 +20,7 @@ from labelwise.nn.config import TrainingConfig
 from labelwise.nn.heads.base import Targets
 from labelwise.nn.heads.losses import Compute, Gradients, loss_with_gradients
 from labelwise.runtime.device import computing_device
-from labelwise.runtime.ranks import Ranks, current_share, n_ranks, rank
+from labelwise.runtime.ranks import Ranks, current_share, gathered, n_ranks, rank
 from labelwise.topk import NO_LABEL
 
 
@@ -130,32 +130,26 @@ def whole_batch(vectors: Tensor, targets: Targets, shard: Shard | None) -> Whole
     count = len(vectors) if share.own else 0
     pairs = len(targets.labels) if share.own else 0
     sizes = torch.tensor([count, pairs], device=vectors.device)
-    all_sizes = [torch.empty_like(sizes) for _ in range(share.n_ranks)]
-    distributed.all_gather(all_sizes, sizes)
-    counts, pair_counts = ([int(one[column]) for one in all_sizes] for column in (0, 1))
+    counts, pair_counts = torch.stack(gathered(sizes)).T.tolist()
     begins = [sum(counts[:rank]) for rank in range(share.n_ranks)]
-    gathered = _gather_rows(vectors.detach()[:count], counts)
+    every = _gather_rows(vectors.detach()[:count], counts)
     documents = _gather_rows(targets.documents[:pairs] + begins[share.rank], pair_counts)
     labels, order = _gather_rows(targets.labels[:pairs], pair_counts).sort(stable=True)
     weights = None if targets.weights is None else _gather_rows(targets.weights[:pairs], pair_counts)[order]
     own = slice(begins[share.rank], begins[share.rank] + count)
-    return WholeBatch(gathered, Targets(documents[order], labels, weights), own, shard)
+    return WholeBatch(every, Targets(documents[order], labels, weights), own, shard)
 
 
 def _gather_rows(values: Tensor, counts: list[int]) -> Tensor:
     """The rows of all ranks, in the order of ranks; each has another number of them."""
     padded = values.new_zeros(max(counts), *values.shape[1:])
     padded[: len(values)] = values
-    every = [torch.empty_like(padded) for _ in counts]
-    distributed.all_gather(every, padded)
-    return torch.cat([part[:count] for part, count in zip(every, counts, strict=True)])
+    return torch.cat([part[:count] for part, count in zip(gathered(padded), counts, strict=True)])
 
 
 def combined_normalisers(normaliser: Tensor) -> Tensor:
     """The logarithm of the sum of exponentials over all shards [documents], from that of this one."""
-    every = [torch.empty_like(normaliser) for _ in range(distributed.get_world_size())]
-    distributed.all_gather(every, normaliser.contiguous())
-    return torch.logsumexp(torch.stack(every), 0)
+    return torch.logsumexp(torch.stack(gathered(normaliser)), 0)
 
 
 # --- prediction ---
@@ -165,12 +159,9 @@ def best_of_shards(ids: Tensor, best: Tensor, shard: Shard) -> tuple[Tensor, Ten
     """The best labels of all shards from those of this one, whose ids begin at 0 there; ties in order of ids."""
     k = ids.shape[1]
     ids = torch.where(ids == NO_LABEL, ids, ids + shard.own.start)
-    all_ids, all_best = ([torch.empty_like(part) for _ in range(shard.n_ranks)] for part in (ids, best))
-    distributed.all_gather(all_ids, ids.contiguous())
-    distributed.all_gather(all_best, best.contiguous())
-    merged = torch.cat(all_best, 1)
+    all_ids, merged = torch.cat(gathered(ids), 1), torch.cat(gathered(best), 1)
     order = torch.sort(merged, dim=1, descending=True, stable=True).indices[:, :k]
-    return torch.cat(all_ids, 1).gather(1, order), merged.gather(1, order)
+    return all_ids.gather(1, order), merged.gather(1, order)
 
 
 # --- training with a head that is divided over ranks (`training.shard_head`) ---
@@ -214,11 +205,11 @@ def join_head(network: Any) -> None:
     shard, head.shard = head.shard, None
     for name in head.sharded_tables:
         table = getattr(head, name)
-        setattr(head, name, nn.Parameter(_gathered(table, shard), table.requires_grad))
+        setattr(head, name, nn.Parameter(_whole(table, shard), table.requires_grad))
     network.to("cpu")
 
 
-def _gathered(table: Tensor, shard: Shard) -> Tensor:
+def _whole(table: Tensor, shard: Shard) -> Tensor:
     """All rows of a table, on the CPU of every rank; one rank's rows after the other."""
     whole = torch.empty(shard.n_rows, *table.shape[1:], dtype=table.dtype)
     for source in range(shard.n_ranks):
@@ -263,7 +254,7 @@ class HeadShards:
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tensors of a checkpoint (`parameter`, or `parameter/moment`) with all rows, on all ranks."""
         return {
-            name: tensor if (shard := self._shard(name, tensor.ndim)) is None else _gathered(tensor, shard)
+            name: tensor if (shard := self._shard(name, tensor.ndim)) is None else _whole(tensor, shard)
             for name, tensor in tensors.items()
         }
 
