@@ -193,8 +193,9 @@ class Cascade(Head):
         self.dropout = nn.Dropout(config.dropout)
         self.groups = Outputs(width, code.n_nodes(0), flat)
         self.bottlenecks: Any = nn.ModuleList(nn.Linear(width, narrow) for _ in below)
-        self.levels: Any = nn.ModuleList(Outputs(narrow, code.n_nodes(digit), flat) for digit in below)
         self.visited = config.groups or USUAL_GROUPS[config.loss]
+        segments = code.radices if self.is_conditional else [None] * code.depth
+        self.levels: Any = nn.ModuleList(Outputs(narrow, code.n_nodes(digit), flat, segments[digit]) for digit in below)
         self.code_of: Tensor
         self.register_buffer("code_of", torch.from_numpy(code.code_of), persistent=False)
         order = None if code.label_at is None else torch.from_numpy(code.label_at.astype(np.int64))
@@ -265,8 +266,7 @@ class Cascade(Head):
             nodes = self._rows(self._children(parents, digit), digit)
             masses = self._target_masses(true[digit], parents, digit)
             narrow = self.bottlenecks[digit - 1](vectors)
-            segment = self.code.radices[digit] if self.is_conditional else None
-            loss = loss + self.levels[digit - 1].loss(narrow, masses, nodes, segment)
+            loss = loss + self.levels[digit - 1].loss(narrow, masses, nodes)
         return loss
 
     def _true_nodes(self, targets: Targets, digit: int, n_documents: int) -> Targets:

@@ -379,13 +379,18 @@ SCORES_AT_ONCE = 1 << 20
 
 
 class Outputs(LinearHead, ShardedRows):
-    """Scores of all labels from a document's vector in blocks of labels, or of candidates."""
+    """Scores of all labels from a document's vector in blocks of labels, or of candidates.
+
+    With softmax, each `segment` candidates, such as the children of one node, have a softmax of their own; None: all
+    candidates of a document.
+    """
 
     config: HeadConfig
     sharded_tables = ("weight", "bias")
 
-    def __init__(self, width: int, n_labels: int, config: HeadConfig) -> None:
+    def __init__(self, width: int, n_labels: int, config: HeadConfig, segment: int | None = None) -> None:
         super().__init__(width, n_labels, n_labels, config)
+        self.segment = segment
         self.loss_function: ScoreLoss | None = None if config.loss.name == "softmax" else make_loss(config.loss)
 
     def _constants(self, counts: np.ndarray, n_documents: int) -> np.ndarray:
@@ -404,17 +409,14 @@ class Outputs(LinearHead, ShardedRows):
         self.bias.copy_(torch.tensor(bias))
         return self
 
-    def loss(
-        self, states: Tensor, targets: Any, candidates: Tensor | None = None, segment: int | None = None
-    ) -> Tensor:
+    def loss(self, states: Tensor, targets: Any, candidates: Tensor | None = None) -> Tensor:
         """The mean loss of the documents.
 
-        With softmax, targets of candidates are the masses of a target distribution, and each `segment` candidates, such
-        as the children of one node, have a softmax of their own; None: all candidates of a document.
+        With softmax, targets of candidates are the masses of a target distribution.
         """
         vectors = self.dropout(states)
         if candidates is not None:
-            return self._loss_of_candidates(vectors, targets, candidates, segment)
+            return self._loss_of_candidates(vectors, targets, candidates)
         if self.loss_function is None:
             return softmax_loss(self, vectors, targets)
         batch, shard = whole_batch(vectors, targets, self.shard), self.shard
@@ -425,12 +427,12 @@ class Outputs(LinearHead, ShardedRows):
 
     # --- candidates ---
 
-    def _loss_of_candidates(self, vectors: Tensor, targets: Tensor, candidates: Tensor, segment: int | None) -> Tensor:
+    def _loss_of_candidates(self, vectors: Tensor, targets: Tensor, candidates: Tensor) -> Tensor:
         count = max(len(vectors), 1)
         if self.config.loss.reduction == "mean":
             count = divisor(int((candidates >= 0).sum()), candidates.device)
         if self.loss_function is None:
-            losses: CandidateLosses = partial(_softmax_losses, segment=segment)
+            losses: CandidateLosses = partial(_softmax_losses, segment=self.segment)
         else:
             losses = partial(_score_losses, loss=self.loss_function)
         few = _Few(candidates, *rows_of(candidates))

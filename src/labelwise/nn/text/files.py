@@ -259,19 +259,14 @@ def checked_settings(
     text: np.ndarray, n_weights: int, path: Path, families: Collection[str] = TEXT_FAMILIES
 ) -> dict[str, Any]:
     """The settings of a saved encoder of some families with `n_weights` weights, if it is safe to build it."""
-    if text.dtype != np.uint8 or text.ndim != 1 or len(text) > MAX_SETTINGS_BYTES:
-        raise ModelFormatError(f"{path}: the settings of the encoder are damaged")
-    try:
-        settings = json.loads(text.tobytes())
-    except (ValueError, RecursionError) as error:
-        raise ModelFormatError(f"{path}: the settings of the encoder are damaged: {error}") from None
+    settings = _parsed(text, MAX_SETTINGS_BYTES, f"{path}: the settings of the encoder are damaged")
     family = settings.get("model_type") if isinstance(settings, dict) else None
     if not isinstance(family, str) or family not in families:
         raise ModelFormatError(
             f"{path}: the encoder is of the family {str(family)[:80]!r}, which is not a plain network of this kind"
         )
     settings = {key: value for key, value in settings.items() if key not in HEAD_SETTINGS}
-    for name, number in _numbers(settings):
+    for name, number in _parts(settings):
         most = min(MAX_REPEATED, max(64, n_weights)) if any(word in name for word in REPEATED) else MAX_COUNT
         if isinstance(number, int) and abs(number) > most:
             raise ModelFormatError(f"{path}: the encoder's setting {name} is {number}; at most {most:,} is accepted")
@@ -282,15 +277,26 @@ def checked_settings(
     return settings
 
 
-def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, int | float]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _numbers(inner, str(key))
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _numbers(inner, "")
-    elif isinstance(value, int | float):
-        yield name, value
+def _parsed(text: np.ndarray, most: int, fault: str) -> Any:
+    """The JSON in an array of at most `most` bytes."""
+    if text.dtype != np.uint8 or text.ndim != 1 or len(text) > most:
+        raise ModelFormatError(fault)
+    try:
+        return json.loads(text.tobytes().decode())
+    except (ValueError, RecursionError) as error:
+        raise ModelFormatError(f"{fault}: {error}") from None
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """All parts of a JSON value, nested ones included, with their names in objects; without recursion."""
+    todo = [("", value)]
+    while todo:
+        name, part = todo.pop()
+        yield name, part
+        if isinstance(part, dict):
+            todo += [(str(key), inner) for key, inner in part.items()][::-1]
+        elif isinstance(part, list):
+            todo += [("", inner) for inner in part][::-1]
 
 
 def check_shapes(make: Callable[[], Any], weights: Mapping[str, np.ndarray], path: Path, pooler: bool = False) -> None:
@@ -315,14 +321,11 @@ def check_shapes(make: Callable[[], Any], weights: Mapping[str, np.ndarray], pat
 
 def check_tokenizer(text: np.ndarray, path: Path) -> str:
     """The JSON of a tokenizer, if its rules cannot make texts much longer."""
-    if text.dtype != np.uint8 or text.ndim != 1 or len(text) > MAX_TOKENIZER_BYTES:
+    tokenizer = _parsed(text, MAX_TOKENIZER_BYTES, f"{path}: the tokenizer is damaged")
+    if not isinstance(tokenizer, dict):
         raise ModelFormatError(f"{path}: the tokenizer is damaged")
-    try:
-        json_text = text.tobytes().decode()
-        tokenizer = json.loads(json_text)
-        rules = [rule for part in ("normalizer", "pre_tokenizer") for rule in _rules(tokenizer.get(part))]
-    except (ValueError, RecursionError, AttributeError) as error:
-        raise ModelFormatError(f"{path}: the tokenizer cannot be read: {error}") from None
+    nested = [part for name in ("normalizer", "pre_tokenizer") for _, part in _parts(tokenizer.get(name))]
+    rules = [part for part in nested if isinstance(part, dict)]
     growth = 1.0
     for rule in rules:
         if rule.get("type") in ("Replace", "Prepend"):
@@ -331,18 +334,7 @@ def check_tokenizer(text: np.ndarray, path: Path) -> str:
             )
     if growth > MAX_GROWTH or len(rules) > MAX_RULES:
         raise ModelFormatError(f"{path}: the tokenizer's rules could make a text more than {MAX_GROWTH} times longer")
-    return json_text
-
-
-def _rules(part: Any) -> Iterator[dict[str, Any]]:
-    """All rules of a normalizer or pre-tokenizer, nested ones included."""
-    if isinstance(part, dict):
-        yield part
-        for inner in part.values():
-            yield from _rules(inner)
-    elif isinstance(part, list):
-        for inner in part:
-            yield from _rules(inner)
+    return text.tobytes().decode()
 
 
 def _shortest(pattern: Any) -> int:
