@@ -12,16 +12,15 @@ from scipy import sparse
 
 import labelwise as lw
 from labelwise.data.hashing import document_hashes
-from labelwise.data.images import ImageError
+from labelwise.data.images import ImageError, check_images
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.nn.config import AugmentationConfig, ImageConfig
 from labelwise.nn.images import inputs as images
 from labelwise.nn.images.inputs import (
     ImageInputs,
     as_pixels,
-    bad_images,
     label_means,
-    measure,
+    normalisation,
     resized_crop_box,
     uniform,
 )
@@ -158,8 +157,8 @@ def test_truncated_files_are_found(tmp_path):
     content = (tmp_path / "whole.jpg").read_bytes()
     (tmp_path / "half.jpg").write_bytes(content[: len(content) // 2])
     paths = [path, str(tmp_path / "half.jpg"), str(tmp_path / "missing.jpg")]
-    bad = bad_images(paths, 1 << 20)
-    assert sorted(bad) == [1, 2]
+    bad = check_images(paths, 1 << 20)
+    assert bad[0] is None
     assert "half.jpg" in str(bad[1])
     assert "no such image" in str(bad[2])
 
@@ -260,10 +259,10 @@ def test_another_image_of_the_same_name_and_size_is_another_input(tmp_path):
 
 def test_mean_and_deviation_are_measured():
     pixels = noise(50, 9, 9, 3)
-    mean, std = measure(ImageInputs(ImageConfig(size=9), arrays=pixels))
+    mean, std = normalisation(ImageInputs(ImageConfig(size=9), arrays=pixels))
     np.testing.assert_allclose(mean, (pixels / 255.0).mean((0, 1, 2)), rtol=1e-5)
     np.testing.assert_allclose(std, (pixels / 255.0).std((0, 1, 2)), rtol=1e-5)
-    _, flat = measure(ImageInputs(ImageConfig(size=9), arrays=np.zeros((3, 9, 9), np.uint8)))
+    _, flat = normalisation(ImageInputs(ImageConfig(size=9), arrays=np.zeros((3, 9, 9), np.uint8)))
     assert (flat == 1).all()
 
 

@@ -11,8 +11,7 @@ from labelwise.errors import ConfigError
 from labelwise.nn.config import EncoderConfig, TrainingConfig
 from labelwise.nn.encode import encode_corpus
 from labelwise.nn.inputs import tensors_of
-from labelwise.nn.text.int8 import Int8Linear, why_not_int8, with_int8_layers
-from labelwise.nn.text.transformer import open_encoder
+from labelwise.nn.text.transformer import Int8Linear, open_encoder, why_not_int8, with_int8_layers
 from labelwise.nn.train.loop import train
 from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads

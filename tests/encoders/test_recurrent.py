@@ -174,6 +174,6 @@ def test_directions_leave_every_thread_with_the_same_number_of_threads():
 
     with using_threads(2), torch_threads():
         for _ in range(3):
-            assert _each_direction(count) == [1, 1]
+            assert _each_direction(count, (0, 1)) == [1, 1]
             assert run_all(count, (0, 1)) == [2, 2]
         assert torch.get_num_threads() == 2

@@ -14,7 +14,8 @@ from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.nn.config import EncoderConfig
 from labelwise.nn.encode import encode_corpus
 from labelwise.nn.inputs import batches_by_length, tensors_of
-from labelwise.nn.text.transformer import TransformerEncoder, attention_maps, check_vocabulary, open_encoder
+from labelwise.nn.text.files import check_vocabulary
+from labelwise.nn.text.transformer import TransformerEncoder, attention_maps, open_encoder
 from labelwise.strings import Strings
 
 TEXTS = Strings.of([f"word{n} " * (1 + n % 7) + f"and {'tail ' * (n % 5)}" for n in range(40)])
@@ -119,7 +120,7 @@ def test_attention_of_padded_documents_adds_up_to_one():
     tokens = encoder.tokenizer.encode(TEXTS, encoder.config)
     ids, mask, _ = tensors_of(tokens.batch(np.arange(5)))
     before = encode_corpus(encoder, TEXTS)
-    weights = encoder.attentions(ids, mask)
+    weights = encoder.attention_reader()(ids, mask)
     assert weights.shape == (3, 5, 2, ids.shape[1], ids.shape[1])
     torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
     assert float((weights * ~mask[None, :, None, None, :]).max()) == 0
@@ -129,7 +130,7 @@ def test_attention_of_padded_documents_adds_up_to_one():
 def test_a_model_without_attention_says_so():
     encoder = opened(architecture={**BERT, "model_type": "fnet"})
     ids, mask, _ = tensors_of(encoder.tokenizer.encode(TEXTS, encoder.config).batch(np.arange(2)))
-    assert encoder.attentions(ids, mask) is None
+    assert encoder.attention_reader()(ids, mask) is None
     (found,) = attention_maps(encoder, TEXTS[:1], 8)
     assert found.weights.shape[0] == len(found.entropy) == 0
 

@@ -65,15 +65,16 @@ def test_long_texts_are_cut_where_a_plain_reading_would():
 def test_batches_are_packed_by_steps_with_the_longest_first():
     vocabulary, tokens = learned()
     batch = tokens.batch(np.array([1, 2, 0, 4]))
+    ids, lengths = batch.arrays
     assert batch.rows.tolist() == [0, 4, 1, 2]
-    assert batch.lengths.tolist() == [7, 4, 3, 1]
+    assert lengths.tolist() == [7, 4, 3, 1]
     steps = [[], [], [], []]
     place = 0
     for step in range(7):
-        for row in range(int((batch.lengths > step).sum())):
-            steps[row].append(vocabulary.name(batch.ids[place]))
+        for row in range(int((lengths > step).sum())):
+            steps[row].append(vocabulary.name(ids[place]))
             place += 1
-    assert place == len(batch.ids)
+    assert place == len(ids)
     assert steps == [spelled(vocabulary, tokens, document) for document in batch.rows]
 
 
@@ -137,7 +138,7 @@ def test_mistakes_in_a_file_of_vectors_are_told_by_line(content, message, tmp_pa
 
 
 def test_other_mistakes_with_vectors(tmp_path):
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="No such file"):
         table_of(tmp_path / "v.txt")
     with pytest.raises(DataError, match="folder"):
         table_of(tmp_path)

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from labelwise.nn.config import HeadConfig, LossConfig
 from labelwise.nn.heads import linear as module
-from labelwise.nn.heads.base import Targets
-from labelwise.nn.heads.linear import Outputs, exact_topk
+from labelwise.nn.heads.base import Targets, exact_topk
+from labelwise.nn.heads.linear import Outputs
 
 WIDTH, LABELS = 5, 23
 LOSSES = {

@@ -10,10 +10,11 @@ from scipy import sparse
 from torch.nn import functional
 
 from labelwise.errors import ModelFormatError
+from labelwise.labelspace.digits import DigitCode
 from labelwise.nn.config import DigitHeadConfig
 from labelwise.nn.heads.base import Targets
 from labelwise.nn.heads.make_head import head_state, make_head, restored_head
-from labelwise.nn.heads.sampled import draw_groups
+from labelwise.nn.heads.sampled import GroupSampler
 
 DOCUMENTS, WIDTH, LABELS = 7, 5, 29
 RADICES = [(6, 5), (3, 2, 5), (2, 4, 2, 2)]
@@ -242,7 +243,7 @@ def test_scores_of_a_cascade_with_negatives_are_group_and_label_among_all_visite
     vectors = vectors_of().detach()
     groups = (vectors @ head.groups.weight.T + head.groups.bias).log_softmax(1)
     labels = torch.arange(LABELS).expand(DOCUMENTS, -1)
-    among_all = head._level(1).scores(head._bottleneck(1)(vectors), labels).log_softmax(1)
+    among_all = head.levels[0].scores(head.bottlenecks[0](vectors), labels).log_softmax(1)
     every = groups[:, torch.from_numpy(head.code.node_of(0))] + among_all
     ids, scores = head.best(vectors, LABELS)
     assert ids.tolist() == every.sort(descending=True).indices.tolist()
@@ -308,8 +309,10 @@ def test_offsets_make_the_normaliser_unbiased(negatives):
     documents, groups = torch.tensor([0, 1, 1]), torch.tensor([2, 0, 2])
     values = torch.arange(1.0, 8.0)  # the sum of exponentials of each group
     sums, counts = torch.zeros(2), torch.zeros(2)
+    config = DigitHeadConfig(kind="sampling", negatives=negatives, sampled_groups=4, log_q=True)
+    sampler = GroupSampler(DigitCode((7, 1), 7), config)
     for _ in range(1000):
-        chosen, offsets = draw_groups(documents, groups, 2, 7, negatives, 4, log_q=True)
+        chosen, offsets = sampler.draw(documents, groups, 2)
         offsets = offsets.expand(2, -1)
         sums += (offsets.exp() * values[chosen]).sum(1) / 1000
         counts += (offsets > -torch.inf).sum(1) / 1000

@@ -7,8 +7,8 @@ from scipy import sparse
 from torch.nn import functional
 
 from labelwise.nn.config import HeadConfig, LossConfig
-from labelwise.nn.heads.base import Targets
-from labelwise.nn.heads.linear import Outputs, exact_topk
+from labelwise.nn.heads.base import Targets, exact_topk
+from labelwise.nn.heads.linear import Outputs
 
 DOCUMENTS, WIDTH, LABELS = 9, 6, 29
 

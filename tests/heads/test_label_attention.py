@@ -18,7 +18,7 @@ def made(output="shared", hidden=(5, 4)):
     head = Attention(WIDTH, LABELS, layers).initialise(np.full(LABELS, 2), 10, 3)
     with torch.no_grad():
         head.weight.mul_(2)
-        for number, part in enumerate(layers.tensors()):
+        for number, part in enumerate(layers.parameters()):
             part.add_(torch.randn(part.shape, generator=torch.Generator().manual_seed(number)) * 0.3)
     return head
 

@@ -6,7 +6,8 @@ import torch
 from torch.nn import functional
 
 from labelwise.nn.config import LossConfig
-from labelwise.nn.heads.losses import best_constants, constant_loss, label_priors, make_loss
+from labelwise.nn.heads.base import label_priors
+from labelwise.nn.heads.losses import best_constants, constant_loss, make_loss
 
 CONFIGS = [
     LossConfig(name="bce"),

@@ -12,6 +12,7 @@ from labelwise.errors import ConfigError, DataError, ModelFormatError
 from labelwise.methods.attention_xml import clustered
 from labelwise.model.fitted import Saved
 from labelwise.nn import levels as level_networks
+from labelwise.nn.inputs import tensors_of
 from labelwise.nn.levels import LevelsModel
 from labelwise.nn.train import levels as tree_training
 from labelwise.registry import can
@@ -123,7 +124,7 @@ def brute_states(level, batch):
     import torch
 
     with torch.no_grad():
-        ids, lengths = torch.from_numpy(batch.ids), torch.from_numpy(batch.lengths)
+        ids, lengths = tensors_of(batch)
         return level.encoder.by_torch(ids, lengths)[0].double().numpy()
 
 

@@ -15,7 +15,7 @@ from common import same_predictions
 from killing import AFTER_A_CHECKPOINT, kill_where_it_holds
 from labelwise.errors import ConfigError, DataError, ModelFormatError
 from labelwise.model.fitted import Saved
-from labelwise.nn.images import occlusion
+from labelwise.nn.images import networks
 from labelwise.runs.config import EvaluateSection
 from labelwise.runs.evaluate import evaluate_model
 from labelwise.runtime.budget import NO_LIMIT
@@ -180,8 +180,8 @@ def test_covered_images_are_scored_together_and_in_parts(model, data, monkeypatc
     monkeypatch.setattr(model.network_.head, "best", lambda vectors, k: calls.append(len(vectors)) or best(vectors, k))
     together = model.explain(data.take([5]), k=3, terms=4)
     assert calls[1:] == [17]  # the first is the prediction
-    monkeypatch.setattr(occlusion, "PIXELS_AT_ONCE", 6 * SIDE * SIDE)
-    monkeypatch.setattr(occlusion, "SCORES_AT_ONCE", 4 * LABELS)
+    monkeypatch.setattr(networks, "PIXELS_AT_ONCE", 6 * SIDE * SIDE)
+    monkeypatch.setattr(networks, "SCORES_AT_ONCE", 4 * LABELS)
     for one, other in zip(model.explain(data.take([5]), k=3, terms=4), together, strict=True):
         np.testing.assert_allclose(one.falls, other.falls, atol=1e-4)
     assert max(calls[3:]) == 4

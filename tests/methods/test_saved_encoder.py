@@ -12,7 +12,7 @@ from conformance.small import small_and_short
 from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.io.folder import CONFIG_FILE, STATE_FILE, new_folder
 from labelwise.nn.encode import encoder_fingerprint
-from labelwise.nn.text.transformer import with_saved_settings
+from labelwise.nn.text.files import with_saved_settings
 from labelwise.registry import method_class
 from labelwise.runtime.threads import using_threads
 from labelwise.testing.subject import planted_texts

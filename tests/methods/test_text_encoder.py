@@ -274,7 +274,9 @@ def test_attention_is_that_of_the_monitor():
     tokens = encoder.tokenizer.encode(Strings.of(texts), encoder.config)
     for place, found in enumerate(model.attention(texts, tokens=64)):
         ids, mask, _ = tensors_of(tokens.batch(np.array([place])))
-        np.testing.assert_allclose(found.entropy, attention_entropy(encoder.attentions(ids, mask), mask), atol=1e-5)
+        np.testing.assert_allclose(
+            found.entropy, attention_entropy(encoder.attention_reader()(ids, mask), mask), atol=1e-5
+        )
         assert found.tokens[0] == "[CLS]"
         assert found.tokens[-1] == "[SEP]"
         assert len(found.tokens) == found.n_tokens

@@ -308,7 +308,7 @@ def encode_command(
     from labelwise.errors import ConfigError
     from labelwise.io.folder import MANIFEST, model_folder
     from labelwise.nn.config import EncoderConfig
-    from labelwise.nn.text.transformer import matcher_settings
+    from labelwise.nn.text.files import matcher_settings
     from labelwise.runs.data import Request
     from labelwise.runtime.tasks import Launcher
 

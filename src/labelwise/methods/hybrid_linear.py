@@ -25,7 +25,7 @@ from labelwise.model.folder import documents_of_encoder
 from labelwise.model.method import Method
 from labelwise.nn.config import EncoderConfig
 from labelwise.nn.featurizer import EncodedLinearModel, WordsAndVectors
-from labelwise.nn.text.transformer import with_saved_settings
+from labelwise.nn.text.files import with_saved_settings
 from labelwise.runtime.job import Job
 from labelwise.strings import Strings
 

@@ -58,11 +58,12 @@ class TextEncoder(Method):
             return documents_of_encoder(self.encoder)
 
     def _fit(self, train: Dataset, valid: Dataset | None, job: Job) -> TextModel:
-        from labelwise.nn.heads.make_head import new_head
+        from labelwise.nn.heads.linear import Outputs
         from labelwise.nn.text.transformer import open_encoder
 
         config = self.config
         train, valid, training = hold_out(train, valid, config, most=MAX_VALID_TEXTS)
         encoder = open_encoder(config.encoder, texts_of(train), training.seed)
-        head = new_head(encoder.width, train, config.head, training.seed)
+        head = Outputs(encoder.width, train.n_labels, config.head)
+        head.initialise(train.label_counts(), len(train), training.seed)
         return train_text_network(encoder, head, train, valid, config, training, job)

@@ -164,7 +164,7 @@ def read_training_documents(folder: store.Folder) -> TrainingDocuments | None:
 
 def documents_of_encoder(encoder: Any) -> list[np.ndarray]:
     """Hashes of the documents that a saved model was trained on whose encoder an `EncoderConfig` names."""
-    from labelwise.nn.text.transformer import saved_folder
+    from labelwise.nn.text.files import saved_folder
 
     folder = None if encoder.starts_random else saved_folder(encoder.model)
     before = None if folder is None else read_training_documents(folder)

@@ -347,7 +347,7 @@ class SparseMLP(nn.Module):
         # one-dimensional: weight decay distinguishes biases from matrices by their number of dimensions
         self.biases = nn.ParameterList(torch.zeros(count * width) for width in widths)
         self.weights = nn.ParameterList(torch.empty(count, width, before) for before, width in pairwise(widths))
-        self.word_tables = ("table",) if hidden else ()
+        self.embedding_tables = ("table",) if hidden else ()
         self._slots: np.ndarray | None = None
 
     @torch.no_grad()

@@ -329,7 +329,7 @@ class EncoderConfig(Config):
 
     def check_files(self) -> None:
         """Raise an error if there is no such encoder, or if it was trained with other settings."""
-        from labelwise.nn.text.transformer import check_encoder
+        from labelwise.nn.text.files import check_encoder
 
         check_encoder(self)
 
@@ -476,7 +476,7 @@ class BackboneConfig(Config):
     def check_files(self) -> None:
         """Raise an error if transformers or the folder of a model is missing."""
         if self.name == "transformers":
-            from labelwise.nn.text.transformer import encoder_source
+            from labelwise.nn.text.files import encoder_source
 
             check_installed("backbone.name: transformers", "vision", "transformers")
             if self.model is not None:
@@ -868,7 +868,7 @@ class TextNetworkConfig(NetworkConfig):
     @classmethod
     def filled_in(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """The parameters, with settings of the encoder of a saved model that they name."""
-        from labelwise.nn.text.transformer import with_saved_settings
+        from labelwise.nn.text.files import with_saved_settings
 
         return with_saved_settings(given)
 

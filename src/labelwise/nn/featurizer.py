@@ -165,7 +165,7 @@ class WordsAndVectors:
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, np.ndarray], about: Any) -> Self:
         import_required("a model with a text encoder", "nn", "torch", "transformers")
-        from labelwise.nn.text.tokens import state_of
+        from labelwise.nn.text.files import state_of
         from labelwise.nn.text.transformer import TransformerEncoder
         from labelwise.runtime.device import computing_device
 

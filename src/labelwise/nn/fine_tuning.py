@@ -151,14 +151,12 @@ class Documents:
 class NodeOutputs(Outputs):
     """Outputs of a level's nodes; probabilities of margins are those of linear trees."""
 
-    def loss(
-        self, states: Tensor, targets: Any, candidates: Tensor | None = None, segment: int | None = None
-    ) -> Tensor:
+    def loss(self, states: Tensor, targets: Any, candidates: Tensor | None = None) -> Tensor:
         """As `Outputs`; ranks of candidates that no document of the batch has take no time."""
         if candidates is not None:
             used = (candidates >= 0).any(0)
             candidates, targets = candidates[:, used], targets[:, used]
-        return super().loss(states, targets, candidates, segment)
+        return super().loss(states, targets, candidates)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Margins as exp(-max(0, 1 - margin)^3), log-odds as probabilities."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from labelwise.errors import ConfigError
+from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.io.folder import get_tensor
 from labelwise.nn.config import TrainingConfig
 
 if TYPE_CHECKING:
@@ -234,6 +235,22 @@ def as_tensor(array: np.ndarray) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(np.asarray(array))
+
+
+def take_weights(module: Any, tensors: Mapping[str, np.ndarray], path: Path, fault: str) -> None:
+    """Give a module, which may have been built on the meta device, saved arrays as its weights, without copying them.
+
+    `fault` is what it means if one has another shape or type than the module needs.
+    """
+    weights = {}
+    for name, expected in module.state_dict().items():
+        array, wanted = get_tensor(tensors, name, path), str(expected.dtype).removeprefix("torch.")
+        if array.shape != tuple(expected.shape) or array.dtype != wanted:
+            raise ModelFormatError(
+                f"{path}: {fault}: {name} is {array.dtype} {array.shape}, expected {wanted} {tuple(expected.shape)}"
+            )
+        weights[name] = as_tensor(array)
+    module.load_state_dict(weights, assign=True)
 
 
 # --- buffers ---

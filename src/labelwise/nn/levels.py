@@ -22,14 +22,9 @@ from labelwise.linear.trees import averaged
 from labelwise.nn.config import HeadConfig
 from labelwise.nn.encode import TOKENS_AT_ONCE, EncoderHead
 from labelwise.nn.heads.attention import Attention, LabelOutput, SharedOutput
-from labelwise.nn.heads.linear import Outputs, exact_topk
-from labelwise.nn.inputs import (
-    Inputs,
-    Part,
-    as_tensor,
-    batches_by_length,
-    tensors_of,
-)
+from labelwise.nn.heads.base import exact_topk
+from labelwise.nn.heads.linear import Outputs
+from labelwise.nn.inputs import Inputs, Part, as_tensor, batches_by_length, tensors_of
 from labelwise.nn.words.recurrent import RecurrentEncoder
 from labelwise.nn.words.vocabulary import Vocabulary, WordTokens
 from labelwise.runtime.budget import NO_LIMIT, Budget
@@ -381,9 +376,9 @@ def explain_labels(tree: LevelTree, tokens: WordTokens, labels: np.ndarray) -> l
     kept = [np.ones(len(labels), bool)]
     for depth, top in enumerate(tree.search(tokens, 1)[:-1]):
         kept.append(kept[-1] & np.isin(nodes[depth], top.ids[0][top.ids[0] != NO_LABEL]))
-    batch = tokens.batch(np.arange(1))
-    views = [_view(level, batch.ids, own) for level, own in zip(tree.levels, nodes, strict=True)]
-    words, inverse = np.unique(batch.ids, return_inverse=True)
+    ids, _ = tokens.batch(np.arange(1)).arrays
+    views = [_view(level, ids, own) for level, own in zip(tree.levels, nodes, strict=True)]
+    words, inverse = np.unique(ids, return_inverse=True)
     paths = []
     for number, label in enumerate(labels.tolist()):
         steps, labels_below, total = [], [], 1.0

@@ -99,7 +99,7 @@ class NetworkModel:
         import_required(*cls.packages)
         from labelwise.nn.encode import EncoderHead
         from labelwise.nn.heads.make_head import restored_head
-        from labelwise.nn.text.tokens import state_of
+        from labelwise.nn.text.files import state_of
         from labelwise.runtime.device import computing_device
 
         encoder = cls._encoder(state_of("encoder.", tensors), about.config, about.path)
@@ -281,7 +281,7 @@ class ImageModel(NetworkModel):
 
         Also the image as the network reads it, uint8 [height, width, channels].
         """
-        from labelwise.nn.images.occlusion import occlusion_maps
+        from labelwise.nn.images.networks import occlusion_maps
         from labelwise.runtime.device import torch_threads
 
         with torch_threads():

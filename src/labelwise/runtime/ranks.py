@@ -180,6 +180,13 @@ def noticing_lost_ranks() -> Iterator[None]:
         ) from error
 
 
+def is_distributed() -> bool:
+    """Whether this process is connected with other ranks."""
+    from torch import distributed
+
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
 # --- what rank 0 decides or computes ---
 
 
@@ -324,13 +331,13 @@ def average_row_gradient(table: Tensor) -> None:
     else:
         gradient = gradient.coalesce()
         rows, values = gradient.indices()[0], gradient.values()
-    numbers = [int(count) for count in _gathered(torch.tensor([len(rows)], device=table.device))]
+    numbers = [int(count) for count in gathered(torch.tensor([len(rows)], device=table.device))]
     most = max(numbers)
     if most == 0:
         return
     padded_rows, padded = rows.new_zeros(most), values.new_zeros(most, *values.shape[1:])
     padded_rows[: len(rows)], padded[: len(rows)] = rows, values
-    parts = zip(_gathered(padded_rows), _gathered(padded), numbers, strict=True)
+    parts = zip(gathered(padded_rows), gathered(padded), numbers, strict=True)
     indices, summed = (torch.cat(every) for every in zip(*((r[:n], v[:n]) for r, v, n in parts), strict=True))
     distinct, slots = torch.unique(indices, return_inverse=True)
     total = summed.new_zeros(len(distinct), *summed.shape[1:]).index_add_(0, slots, summed)
@@ -358,7 +365,7 @@ def _average_dense(parameters: Sequence[Tensor]) -> None:
             bucket = []
 
 
-def _gathered(tensor: Tensor) -> list[Tensor]:
+def gathered(tensor: Tensor) -> list[Tensor]:
     """A tensor of equal shape on all ranks, by rank."""
     import torch
     from torch import distributed
@@ -504,7 +511,7 @@ class Ranks:
         """The tensors of all ranks, which must have equal shapes, on all ranks."""
         if self.world_size == 1:
             return [tensors]
-        every = {name: _gathered(tensor.to(self.device)) for name, tensor in tensors.items()}
+        every = {name: gathered(tensor.to(self.device)) for name, tensor in tensors.items()}
         return [{name: parts[number].cpu() for name, parts in every.items()} for number in range(self.world_size)]
 
     def wait(self) -> None:

@@ -41,7 +41,7 @@ from labelwise.metrics.result import Difference, PairedScores, ResamplingSums
 from labelwise.model.calibration import are_right, choose_threshold
 from labelwise.model.inputs import predict_in_blocks
 from labelwise.model.method import Method, load
-from labelwise.nn.text.transformer import saved_folder
+from labelwise.nn.text.files import saved_folder
 from labelwise.registry import method_class
 from labelwise.runs.folder import folder_bytes
 from labelwise.runs.stopwatch import stopwatch

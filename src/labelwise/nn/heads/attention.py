@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -23,9 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from labelwise.nn.heads.base import Head, States, Targets
-from labelwise.nn.heads.linear import exact_topk
-from labelwise.nn.heads.losses import label_priors
+from labelwise.nn.heads.base import Head, States, Targets, exact_topk, label_priors, rows_of
 from labelwise.nn.inputs import BufferPool, Buffers
 from labelwise.runtime.device import limited_threads
 from labelwise.runtime.ranks import add_row_gradient, divisor
@@ -71,37 +69,27 @@ class SharedOutput(nn.Module):
             views = torch.relu(nn.functional.linear(views, weight, bias))
         return nn.functional.linear(views, self.weights[-1], self.biases[-1]).squeeze(-1)
 
-    def tensors(self) -> list[Tensor]:
-        """All parameters, in the order of `sums` in `block_backward`."""
-        return [*self.weights, *self.biases]
-
-    @staticmethod
-    def block_forward(tensors: Sequence[Tensor], views: Tensor, labels: slice, buffers: Buffers) -> tuple[Tensor, Any]:
+    def block_forward(self, views: Tensor, labels: slice, buffers: Buffers) -> tuple[Tensor, Any]:
         """Scores [documents, labels] of views [documents, labels, width], and what `block_backward` needs."""
-        count = len(tensors) // 2
-        kept, layer = [], views.flatten(0, 1)
-        for depth in range(count - 1):
-            weight, bias = tensors[depth], tensors[count + depth]
-            kept.append(layer)
-            layer = torch.addmm(bias, layer, weight.T, out=buffers.get(f"layer {depth}", len(layer), len(weight)))
-            layer.relu_()
-        kept.append(layer)
-        return (layer @ tensors[count - 1][0] + tensors[-1]).view(views.shape[:2]), kept
+        kept = [views.flatten(0, 1)]
+        for depth, (weight, bias) in enumerate(zip(self.weights[:-1], self.biases[:-1], strict=True)):
+            out = buffers.get(f"layer {depth}", len(kept[-1]), len(weight))
+            kept.append(torch.addmm(bias, kept[-1], weight.T, out=out).relu_())
+        return (kept[-1] @ self.weights[-1][0] + self.biases[-1]).view(views.shape[:2]), kept
 
-    @staticmethod
     def block_backward(
-        tensors: Sequence[Tensor], sums: Sequence[Tensor], gradients: Tensor, kept: Any, labels: slice, buffers: Buffers
+        self, sums: Sequence[Tensor], gradients: Tensor, kept: Any, labels: slice, buffers: Buffers
     ) -> Tensor:
-        """Add the parameters' gradients to `sums`; returns the gradient of the views [documents, labels, width]."""
-        count, flat = len(tensors) // 2, gradients.reshape(-1)
-        sums[count - 1][0].addmv_(kept[-1].T, flat)
+        """Add the gradients of all parameters, in their order, to `sums`; returns that of the views."""
+        last, flat = len(self.weights) - 1, gradients.reshape(-1)
+        sums[last][0].addmv_(kept[-1].T, flat)
         sums[-1].add_(flat.sum())
-        back = torch.outer(flat, tensors[count - 1][0], out=buffers.get(f"back {count - 1}", *kept[-1].shape))
-        for depth in range(count - 2, -1, -1):
+        back = torch.outer(flat, self.weights[-1][0], out=buffers.get(f"back {last}", *kept[-1].shape))
+        for depth in range(last - 1, -1, -1):
             back = torch.ops.aten.threshold_backward.grad_input(back, kept[depth + 1], 0, grad_input=back)
             sums[depth].addmm_(back.T, kept[depth])
-            sums[count + depth].add_(back.sum(0))
-            back = torch.mm(back, tensors[depth], out=buffers.get(f"back {depth}", *kept[depth].shape))
+            sums[last + 1 + depth].add_(back.sum(0))
+            back = torch.mm(back, self.weights[depth], out=buffers.get(f"back {depth}", *kept[depth].shape))
         return back.view(*gradients.shape, -1)
 
 
@@ -123,25 +111,19 @@ class LabelOutput(nn.Module):
         """Scores of views [..., width] of the given labels [...]."""
         return (views * self.weight[labels]).sum(-1) + self.bias[labels]
 
-    def tensors(self) -> list[Tensor]:
-        """All parameters."""
-        return [self.weight, self.bias]
-
-    @staticmethod
-    def block_forward(tensors: Sequence[Tensor], views: Tensor, labels: slice, buffers: Buffers) -> tuple[Tensor, Any]:
+    def block_forward(self, views: Tensor, labels: slice, buffers: Buffers) -> tuple[Tensor, Any]:
         """As in `SharedOutput`."""
-        products = torch.mul(views, tensors[0][labels], out=buffers.get("products", *views.shape))
-        return products.sum(-1) + tensors[1][labels], views
+        products = torch.mul(views, self.weight[labels], out=buffers.get("products", *views.shape))
+        return products.sum(-1) + self.bias[labels], views
 
-    @staticmethod
     def block_backward(
-        tensors: Sequence[Tensor], sums: Sequence[Tensor], gradients: Tensor, kept: Any, labels: slice, buffers: Buffers
+        self, sums: Sequence[Tensor], gradients: Tensor, kept: Any, labels: slice, buffers: Buffers
     ) -> Tensor:
         """As in `SharedOutput`."""
         scaled = torch.mul(kept, gradients[..., None], out=buffers.get("products", *kept.shape))
         sums[0][labels] += scaled.sum(0)
         sums[1][labels] += gradients.sum(0)
-        return torch.mul(gradients[..., None], tensors[0][labels], out=buffers.get("products", *kept.shape))
+        return torch.mul(gradients[..., None], self.weight[labels], out=buffers.get("products", *kept.shape))
 
 
 SCORES_AT_ONCE = 1 << 20
@@ -188,16 +170,16 @@ class Attention(Head):
 
     def loss(self, states: States, targets: Targets | Tensor, candidates: Tensor | None = None) -> Tensor:
         """Mean cross-entropy over documents and scored labels."""
-        work = _Work(states, targets, candidates)
-        loss: Any = _AttentionLoss.apply(states.values.float(), self.weight, self, work, *self.output.tensors())
+        given = self, states.lengths, targets, candidates
+        loss: Any = _AttentionLoss.apply(given, states.values.float(), self.weight, *self.output.parameters())
         return loss
 
     @torch.no_grad()
     def scores(self, states: States, candidates: Tensor | None = None) -> Tensor:
         """Probabilities [documents, candidates]; -inf where there is no candidate. None: of all labels."""
         with torch.autocast(states.values.device.type, enabled=False):
-            work = _Work(states._replace(values=states.values.float()), None, candidates)
-            scores = torch.sigmoid(_AttentionPass(self, work).run().scores)
+            done = _AttentionPass(self, states.values.float(), states.lengths, None, candidates).run()
+            scores = torch.sigmoid(done.scores)
         return scores if candidates is None else scores.masked_fill_(candidates < 0, -torch.inf)
 
     @torch.no_grad()
@@ -214,14 +196,6 @@ class Attention(Head):
     def weights_of_words(self, states: Tensor, labels: Tensor) -> Tensor:
         """Attention weights [labels, words] of one document."""
         return torch.softmax(self.weight[labels] @ states.T, -1)
-
-
-class _Work(NamedTuple):
-    """The states of a batch, its targets (None: scores are wanted), and candidates (None: all labels)."""
-
-    states: States
-    targets: Targets | Tensor | None
-    candidates: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -248,76 +222,66 @@ def _blocks(lengths: np.ndarray, n_labels: int, width: int, at_once: int) -> Ite
 
 
 class _AttentionPass:
-    """One pass over a batch: scores, or with targets the loss and all gradients."""
+    """One pass over a batch: scores, or with targets the loss, and with arrays for those of the states all gradients.
 
-    def __init__(self, head: Attention, work: _Work, gradients: Tensor | None = None) -> None:
-        self.head, self.states, self.lengths = head, work.states.values, work.states.lengths.numpy()
-        self.targets, self.state_gradients = work.targets, gradients
-        self.output = type(head.output)
-        self.tensors = [part.detach() for part in head.output.tensors()]
-        self.table = head.weight.detach()
+    Without candidates all labels are scored.
+    """
+
+    def __init__(
+        self,
+        head: Attention,
+        states: Tensor,
+        lengths: Tensor,
+        targets: Targets | Tensor | None,
+        candidates: Tensor | None,
+        state_gradients: Tensor | None = None,
+    ) -> None:
+        self.head, self.states, self.lengths, self.targets = head, states, lengths.numpy(), targets
+        self.state_gradients, self.table, self.count = state_gradients, head.weight, head.n_labels
         self.empty: Tensor | None = None
         self.row_index: Tensor | None = None
         self.rows: Tensor | None = None
         self.buffers: Buffers | None = None
-        count = head.n_labels
-        if work.candidates is not None:
-            if self.output is LabelOutput:
+        if candidates is not None:
+            if isinstance(head.output, LabelOutput):
                 raise TypeError("an output with weights per label needs all labels, not candidates")
-            count = work.candidates.shape[1]
-            self.empty = work.candidates < 0
-            # missing candidates are replaced by one of the document's own, so that no other row gets a gradient
-            filled = torch.where(self.empty, work.candidates.amax(1, keepdim=True).clamp_min(0), work.candidates)
-            self.rows, self.row_index = torch.unique(filled, return_inverse=True)
-            self.buffers = head.pool.acquire(self.states.device)
+            self.count, self.empty = candidates.shape[1], candidates < 0
+            self.rows, self.row_index = rows_of(candidates)
+            self.buffers = head.pool.acquire(states.device)
             rows = self.buffers.get("table", len(self.rows), self.table.shape[1])
             self.table = torch.index_select(self.table, 0, self.rows, out=rows)
-        self.count = count
-        documents = len(self.lengths)
         # in training only the scores of a block exist
-        self.scores = self.states.new_zeros(documents if self.targets is None else 0, count)
-        scored = documents * count - (0 if self.empty is None else int(self.empty.sum()))
-        learning = self.targets is not None and gradients is not None
-        self.scale = 1.0 / (divisor(scored, self.states.device) if learning else max(scored, 1))
+        self.scores = states.new_zeros(len(states) if targets is None else 0, self.count)
+        scored = len(states) * self.count - (0 if self.empty is None else int(self.empty.sum()))
+        self.scale = 1.0 / (max(scored, 1) if state_gradients is None else divisor(scored, states.device))
         self.total = torch.zeros((), dtype=torch.float64)
         self.sums: list[Tensor] = []
 
     def run(self) -> _AttentionPass:
         """Run all blocks, distributed over threads; sums are added in the order of threads."""
-        cpu = self.states.device.type == "cpu"
-        parts = threads() if cpu else 1
-        at_once = SCORES_AT_ONCE if cpu else SCORES_AT_ONCE_GPU
+        on_cpu = self.states.device.type == "cpu"
+        parts, at_once = (threads(), SCORES_AT_ONCE) if on_cpu else (1, SCORES_AT_ONCE_GPU)
         groups = list(_blocks(self.lengths, self.count, self.states.shape[2], at_once))
         if self.targets is None:  # no sums: the blocks of a group may run on different threads
             groups = [[block] for group in groups for block in group]
         work = [[*chain.from_iterable(groups[turn::parts])] for turn in range(min(parts, len(groups)))]
         usual = torch.get_num_threads()
-        results = (
-            run_all(lambda blocks: self._run_on_one_thread(blocks, usual), work)
-            if cpu
-            else [self._run_blocks(blocks) for blocks in work]
-        )
-        for number, (total, sums) in enumerate(results):
+        for total, sums in run_all(lambda blocks: self._run_blocks(blocks, usual), work):
             self.total += total
-            self.sums = (
-                sums if number == 0 else [mine.add_(theirs) for mine, theirs in zip(self.sums, sums, strict=True)]
-            )
+            self.sums = [mine.add_(its) for mine, its in zip(self.sums, sums, strict=True)] if self.sums else sums
         if self.buffers is not None:
             self.head.pool.release(self.buffers)
         return self
 
-    def _run_on_one_thread(self, blocks: Sequence[_Block], usual: int) -> tuple[Tensor, list[Tensor]]:
+    def _run_blocks(self, blocks: Sequence[_Block], usual: int) -> tuple[Tensor, list[Tensor]]:
         """Run blocks with one torch thread, even if no other blocks run: blocks are too small for several."""
+        tables = () if self.state_gradients is None else (self.table, *self.head.output.parameters())
         with limited_threads(1, usual), torch.no_grad():
-            return self._run_blocks(blocks)
-
-    def _run_blocks(self, blocks: Sequence[_Block]) -> tuple[Tensor, list[Tensor]]:
-        learning = self.targets is not None and self.state_gradients is not None
-        sums = [torch.zeros_like(part) for part in (self.table, *self.tensors)] if learning else []
-        total = torch.zeros((), dtype=torch.float64)
-        buffers = self.head.pool.acquire(self.states.device)
-        for block in blocks:
-            total += self._block(block, buffers, sums)
+            sums = [torch.zeros_like(part) for part in tables]
+            total = torch.zeros((), dtype=torch.float64)
+            buffers = self.head.pool.acquire(self.states.device)
+            for block in blocks:
+                total += self._block(block, buffers, sums)
         self.head.pool.release(buffers)
         return total, sums
 
@@ -333,7 +297,7 @@ class _AttentionPass:
                 weights[number, :, length:] = -torch.inf
         torch._softmax(weights, -1, False, out=weights)
         views = torch.bmm(weights, states, out=buffers.get("views", *shape, states.shape[2]))
-        scores, kept = self.output.block_forward(self.tensors, views, labels, buffers)
+        scores, kept = self.head.output.block_forward(views, labels, buffers)
         if self.targets is None:
             self.scores[documents, labels] = scores
             return 0.0
@@ -344,14 +308,9 @@ class _AttentionPass:
             empty = self.empty[documents, labels]
             losses.masked_fill_(empty, 0)
             gradients.masked_fill_(empty, 0)
-        if sums:
-            self._backward(
-                block,
-                buffers,
-                sums,
-                (states, rows, weights),
-                self.output.block_backward(self.tensors, sums[1:], gradients, kept, labels, buffers),
-            )
+        if self.state_gradients is not None:
+            of_views = self.head.output.block_backward(sums[1:], gradients, kept, labels, buffers)
+            self._backward(block, buffers, sums[0], states, rows, weights, of_views, self.state_gradients)
         return float(losses.sum()) * self.scale
 
     def _targets_of(self, block: _Block, targets: Targets | Tensor) -> Tensor:
@@ -359,41 +318,40 @@ class _AttentionPass:
         documents, labels = block.documents, block.labels
         if isinstance(targets, Tensor):
             return targets[documents, labels]
-        edges = torch.tensor([labels.start, labels.stop], device=targets.labels.device)
-        first, last = torch.searchsorted(targets.labels, edges).tolist()
-        rows = targets.documents[first:last]
-        inside = (rows >= documents.start) & (rows < documents.stop)
+        own = targets.among(labels)
+        inside = (own.documents >= documents.start) & (own.documents < documents.stop)
         dense = self.states.new_zeros(documents.stop - documents.start, labels.stop - labels.start)
-        dense[rows[inside] - documents.start, targets.labels[first:last][inside] - labels.start] = 1.0
+        dense[own.documents[inside] - documents.start, own.labels[inside]] = 1.0
         return dense
 
     def _backward(
         self,
         block: _Block,
         buffers: Buffers,
-        sums: list[Tensor],
-        kept: tuple[Tensor, Tensor, Tensor],
-        view_gradients: Tensor,
+        table_sums: Tensor,
+        states: Tensor,
+        rows: Tensor,
+        weights: Tensor,
+        of_views: Tensor,
+        of_states: Tensor,
     ) -> None:
         """Gradients of states and label vectors from those of the views."""
-        states, rows, weights = kept
         documents, labels = block.documents, block.labels
-        assert self.state_gradients is not None
-        target = self.state_gradients[documents, : block.words]
+        target = of_states[documents, : block.words]
         if labels.start == 0:
-            torch.bmm(weights.mT, view_gradients, out=target)
-            self.state_gradients[documents, block.words :] = 0
+            torch.bmm(weights.mT, of_views, out=target)
+            of_states[documents, block.words :] = 0
         else:
-            target.baddbmm_(weights.mT, view_gradients)
-        gradients = torch.bmm(view_gradients, states.mT, out=buffers.get("weight gradients", *weights.shape))
+            target.baddbmm_(weights.mT, of_views)
+        gradients = torch.bmm(of_views, states.mT, out=buffers.get("weight gradients", *weights.shape))
         torch._softmax_backward_data(gradients, weights, -1, weights.dtype, grad_input=gradients)
         target.baddbmm_(gradients.mT, rows)
         if self.row_index is None:
             for own, state in zip(gradients, states, strict=True):
-                sums[0][labels].addmm_(own, state)
+                table_sums[labels].addmm_(own, state)
         else:
-            row_gradients = torch.bmm(gradients, states, out=buffers.get("row gradients", *rows.shape))
-            sums[0].index_add_(0, self.row_index[documents, labels].reshape(-1), row_gradients.flatten(0, 1))
+            of_rows = torch.bmm(gradients, states, out=buffers.get("row gradients", *rows.shape))
+            table_sums.index_add_(0, self.row_index[documents, labels].reshape(-1), of_rows.flatten(0, 1))
 
     def _rows(self, block: _Block, buffers: Buffers) -> Tensor:
         """The label vectors of a block [documents, labels, width]."""
@@ -411,18 +369,16 @@ class _AttentionLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
+        given: tuple[Attention, Tensor, Targets | Tensor, Tensor | None],
         states: Tensor,
         weight: Tensor,
-        head: Attention,
-        work: _Work,
         *output: Tensor,
     ) -> Tensor:
-        states = states.detach()
-        learning = any(ctx.needs_input_grad)
-        buffers = head.pool.acquire(states.device) if learning else None
+        head, lengths, targets, candidates = given
+        buffers = head.pool.acquire(states.device) if any(ctx.needs_input_grad) else None
         gradients = None if buffers is None else buffers.get("state gradients", *states.shape)
         with torch.autocast(states.device.type, enabled=False):  # all in float32: it is a small part of the work
-            done = _AttentionPass(head, work._replace(states=work.states._replace(values=states)), gradients).run()
+            done = _AttentionPass(head, states, lengths, targets, candidates, gradients).run()
         ctx.buffers, ctx.gradients, ctx.sums, ctx.rows = buffers, gradients, done.sums, done.rows
         ctx.pool, ctx.weight = head.pool, weight
         return done.total.to(states.device, states.dtype)
@@ -440,4 +396,4 @@ class _AttentionLoss(torch.autograd.Function):
             add_row_gradient(ctx.weight, ctx.rows, table)
             table = None
         ctx.pool.release(ctx.buffers)
-        return gradients, table, None, None, *output
+        return None, gradients, table, *output

@@ -17,9 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelwise.errors import ModelFormatError
-from labelwise.io.folder import get_tensor
-from labelwise.nn.inputs import as_array, as_tensor
+from labelwise.nn.inputs import as_array, take_weights
 
 INITIAL_STD = 0.02
 """Standard deviation of initial weights."""
@@ -49,6 +47,14 @@ class Targets:
         """Copy to a device."""
         weights = None if self.weights is None else self.weights.to(device)
         return Targets(self.documents.to(device), self.labels.to(device), weights)
+
+    def among(self, labels: slice) -> Targets:
+        """The pairs of a range of labels, counted from its first."""
+        edges = torch.searchsorted(self.labels, torch.tensor([labels.start, labels.stop], device=self.labels.device))
+        part = slice(*edges.tolist())
+        return Targets(
+            self.documents[part], self.labels[part] - labels.start, None if self.weights is None else self.weights[part]
+        )
 
     def masses(self, n_documents: int) -> Tensor:
         """The target distribution of cross-entropy: a mass of 1 per document, divided equally among its labels.
@@ -99,10 +105,7 @@ class Head(nn.Module):
 
     def scores(self, states: Any, candidates: Tensor) -> Tensor:
         """Scores of candidates [documents, candidates], -inf where there is none."""
-        raise self._needs_all_labels()
-
-    def _needs_all_labels(self) -> TypeError:
-        return TypeError(f"{type(self).__name__} scores all labels, not candidates")
+        raise TypeError(f"{type(self).__name__} scores all labels, not candidates")
 
     @abstractmethod
     def best(self, states: Any, k: int) -> tuple[Tensor, Tensor]:
@@ -135,16 +138,8 @@ class Head(nn.Module):
 
     def restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> Self:
         """Restore what `state` returned, without copying. The head may have been built on the meta device."""
-        for name, parameter in list(self.named_parameters()):
-            array = get_tensor(tensors, name, path)
-            if array.shape != tuple(parameter.shape) or array.dtype != np.float32:
-                raise ModelFormatError(
-                    f"{path}: the head does not fit {self.n_labels:,} labels: {name} is {array.dtype} {array.shape}, "
-                    f"expected float32 {tuple(parameter.shape)}"
-                )
-            owner, _, leaf = name.rpartition(".")
-            setattr(self.get_submodule(owner), leaf, nn.Parameter(as_tensor(array), requires_grad=False))
-        return self
+        take_weights(self, tensors, path, f"the head does not fit {self.n_labels:,} labels")
+        return self.requires_grad_(False)
 
 
 class LinearHead(Head):
@@ -182,3 +177,31 @@ class LinearHead(Head):
     @abstractmethod
     def _constants(self, counts: np.ndarray, n_documents: int) -> np.ndarray:
         """The constant score of each output with (about) the lowest loss."""
+
+
+def rows_of(candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct labels among candidates, ascending, and for each candidate its index in them.
+
+    Missing candidates are replaced by one of the document's own, so that no other row is read or gets a gradient.
+    """
+    filled = torch.where(candidates < 0, candidates.amax(1, keepdim=True).clamp_min(0), candidates)
+    return torch.unique(filled, return_inverse=True)
+
+
+def label_priors(counts: np.ndarray, n_documents: int) -> np.ndarray:
+    """The fraction of documents with each label, smoothed by half a document so that it is never 0 or 1."""
+    return (np.asarray(counts, np.float64) + 0.5) / (n_documents + 1.0)
+
+
+def exact_topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`torch.topk` with deterministic ties: the lower index comes first."""
+    best, indices = scores.topk(k, dim=1)
+    indices, by_index = indices.sort(dim=1)
+    best, by_score = best.gather(1, by_index).sort(dim=1, descending=True, stable=True)
+    indices = indices.gather(1, by_score)
+    tied = torch.nonzero((scores >= best[:, -1:]).sum(1) > k).squeeze(1)
+    if len(tied):
+        best[tied], indices[tied] = (
+            part[:, :k] for part in torch.sort(scores[tied], dim=1, descending=True, stable=True)
+        )
+    return best, indices

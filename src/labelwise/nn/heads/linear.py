@@ -10,10 +10,10 @@ Or only candidates are scored: their distinct labels in the batch are one block.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,57 +21,38 @@ from torch import Tensor
 from torch.nn import functional
 
 from labelwise.nn.config import HeadConfig
-from labelwise.nn.heads.base import LinearHead, Targets
+from labelwise.nn.heads.base import LinearHead, Targets, exact_topk, label_priors, rows_of
 from labelwise.nn.heads.losses import (
     Gradients,
     ScoreLoss,
     best_constants,
     constant_loss,
-    label_priors,
     loss_with_gradients,
     make_loss,
     precisions,
     softmax_constant_loss,
     softmax_constants,
 )
-from labelwise.nn.heads.sharding import (
-    Shard,
-    ShardedRows,
-    WholeBatch,
-    best_of_shards,
-    combined_normalisers,
-    sharded_loss,
-    whole_batch,
-)
+from labelwise.nn.heads.sharding import Shard, ShardedRows, best_of_shards, combined_normalisers, whole_batch
 from labelwise.runtime.ranks import divisor
 from labelwise.topk import NO_LABEL
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """A range of labels, and the range of their targets, which are sorted by label."""
 
-    begin: int
-    end: int
+    labels: slice
     targets: slice
-
-    @property
-    def labels(self) -> slice:
-        return slice(self.begin, self.end)
 
 
 def blocks_of(labels: Tensor, n_labels: int, size: int) -> list[Block]:
     """Blocks of at most `size` labels; `labels` are those of the targets."""
-    edges = [(begin, min(begin + size, n_labels)) for begin in range(0, n_labels, size)]
-    cuts = torch.searchsorted(
-        labels, torch.tensor([begin for begin, _ in [*edges, (n_labels, 0)]], device=labels.device)
-    )
-    return [Block(*edge, slice(*cut)) for edge, cut in zip(edges, pairwise(cuts.tolist()), strict=True)]
+    edges = [*range(0, n_labels, size), n_labels]
+    cuts = torch.searchsorted(labels, torch.tensor(edges, device=labels.device)).tolist()
+    return [Block(slice(*own), slice(*cut)) for own, cut in zip(pairwise(edges), pairwise(cuts), strict=True)]
 
 
-# --- blocked softmax ---
-# Softmax cross-entropy over blocks of labels: documents x labels never exist, whatever the number of labels.
-#
+# --- softmax ---
 # Two passes over the blocks: the first computes the normaliser (log-sum-exp) and the scores of the targets, the second
 # computes scores again and from them all gradients. Scores of the first pass are kept while they are few.
 #
@@ -87,16 +68,6 @@ KEPT_SCORES = 1 << 24
 
 
 @dataclass(frozen=True)
-class Mass:
-    """Target masses of documents: pairs sorted by column."""
-
-    documents: Tensor
-    columns: Tensor
-    """Labels, or indices into `Sample.rows`."""
-    values: Tensor
-
-
-@dataclass(frozen=True)
 class Sample:
     """The labels that take part in a softmax."""
 
@@ -106,6 +77,12 @@ class Sample:
     """The column of `offsets` of each row."""
     offsets: Tensor | None = None
     """Added to the scores of each group [documents, groups]; each document needs one above -inf."""
+
+    def inside(self, shard: Shard) -> Sample:
+        """The labels that a shard has, counted from its first; offsets are the same for all documents."""
+        chosen = (self.rows >= shard.own.start) & (self.rows < shard.own.stop)
+        groups = None if self.groups is None else self.groups[chosen]
+        return Sample(self.rows[chosen] - shard.own.start, groups, self.offsets)
 
 
 @dataclass(frozen=True)
@@ -117,240 +94,195 @@ class Cosines:
     """From cosines of targets to those that count instead, and the derivatives."""
 
 
-def blocked_softmax(
-    vectors: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    mass: Mass,
-    block: int,
-    sample: Sample | None = None,
-    cosines: Cosines | None = None,
-) -> Tensor:
-    """Cross-entropy of softmax(vectors @ weight.T + bias) with the target masses, the mean over documents.
+@dataclass(frozen=True)
+class Softmax:
+    """Cross-entropy of softmax(vectors @ weight.T + bias) with target masses, the mean over documents.
 
-    With a sample, gradients of weight and bias are row-sparse.
+    Parameters
+    ----------
+    targets
+        Their weights are the masses; with a sample, their labels are indices into its rows.
+    block
+        Labels per block.
+    sample, cosines
+        Which labels take part, and how they are scored, if not all of them by products.
+    totals
+        Masses of the documents where `targets` are only those of this rank's labels: then normalisers are those of all
+        ranks, and the loss is this rank's part of it.
     """
 
-    def compute(inputs: Tensor, weight: Tensor, bias: Tensor | None, learning: bool) -> tuple[Tensor, Gradients | None]:
-        return _softmax(inputs, weight, bias, mass, block, sample, cosines, learning)
+    targets: Targets
+    block: int
+    sample: Sample | None = None
+    cosines: Cosines | None = None
+    totals: Tensor | None = None
 
-    return loss_with_gradients(vectors, weight, bias, compute, None if sample is None else sample.rows)
+    def __call__(
+        self, vectors: Tensor, weight: Tensor, bias: Tensor | None, learning: bool
+    ) -> tuple[Tensor, Gradients | None]:
+        """The loss, and if `learning` all gradients."""
+        dtype, wide = precisions(vectors, weight)
+        scale = 1.0 / max(len(vectors), 1)
+        with torch.autocast(vectors.device.type, enabled=False):
+            blocks = _Blocks(self, vectors.to(dtype), weight, bias, wide, learning)
+            own_totals = torch.zeros(len(vectors), dtype=wide, device=vectors.device)
+            own_totals.index_add_(0, self.targets.documents, blocks.masses)
+            normaliser = torch.full_like(own_totals, -torch.inf)
+            of_targets = torch.zeros((), dtype=torch.float64, device=vectors.device)
+            for block in blocks.blocks:
+                scores = blocks.scores(block)
+                normaliser = torch.logaddexp(normaliser, torch.logsumexp(scores, 1))
+                own = scores[blocks.targets(block)]
+                of_targets += (own.double() * blocks.masses[block.targets].double()).sum()
+            if self.totals is not None:
+                normaliser = combined_normalisers(normaliser)
+            total = (normaliser.double() * own_totals.double()).sum() - of_targets
+            totals = own_totals if self.totals is None else self.totals.to(wide)
+            gradients = blocks.gradients(normaliser, totals, scale) if learning else None
+        return (total * scale).to(wide), gradients
 
 
 class _Blocks:
-    """Scores of one block of labels after the other."""
+    """Scores and gradients of a softmax, one block of labels after the other."""
 
     def __init__(
-        self,
-        inputs: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        sample: Sample | None,
-        mass: Mass,
-        block: int,
-        wide: torch.dtype,
-        cosines: Cosines | None,
+        self, loss: Softmax, inputs: Tensor, weight: Tensor, bias: Tensor | None, wide: torch.dtype, learning: bool
     ) -> None:
-        self.inputs, self.weight, self.bias, self.sample, self.mass = inputs, weight, bias, sample, mass
-        self.wide, self.cosines = wide, cosines
-        self.count = len(weight) if sample is None else len(sample.rows)
-        self.blocks = blocks_of(mass.columns, self.count, block)
-        self.keep = len(inputs) * self.count <= KEPT_SCORES
+        self.loss, self.inputs, self.weight, self.bias, self.wide = loss, inputs, weight, bias, wide
+        assert loss.targets.weights is not None
+        self.masses = loss.targets.weights.to(wide)
+        self.count = len(weight) if loss.sample is None else len(loss.sample.rows)
+        self.blocks = blocks_of(loss.targets.labels, self.count, loss.block)
+        self.keep = learning and len(inputs) * self.count <= KEPT_SCORES
         self.kept: dict[int, Tensor] = {}
         self.derivatives: dict[int, Tensor] = {}
 
-    def rows(self, block: Block) -> Tensor:
-        """The weights of a block."""
-        return self.weight[block.labels] if self.sample is None else self.weight[self.sample.rows[block.labels]]
+    def rows(self, block: Block) -> Any:
+        """The index of a block's labels in the weights."""
+        return block.labels if self.loss.sample is None else self.loss.sample.rows[block.labels]
 
     def part(self, block: Block) -> Tensor:
         """The factors of the inputs in a block's scores."""
-        rows = self.rows(block)
-        if self.cosines is not None:
-            rows = rows * (self.cosines.scale / _norms(rows))
-        return rows.to(self.inputs.dtype)
+        weight, cosines = self.weight[self.rows(block)], self.loss.cosines
+        if cosines is not None:
+            weight = weight * (cosines.scale / _norms(weight))
+        return weight.to(self.inputs.dtype)
 
     def targets(self, block: Block) -> tuple[Tensor, Tensor]:
         """Documents and columns of the targets in a block."""
-        return self.mass.documents[block.targets], self.mass.columns[block.targets] - block.begin
+        targets = self.loss.targets
+        return targets.documents[block.targets], targets.labels[block.targets] - block.labels.start
 
     def scores(self, block: Block) -> Tensor:
         """Scores [documents, labels of the block], margins and offsets included."""
-        if block.begin in self.kept:
-            return self.kept.pop(block.begin)
+        if block.labels.start in self.kept:
+            return self.kept.pop(block.labels.start)
         scores = (self.inputs @ self.part(block).T).to(self.wide)
-        sample, inside = self.sample, block.labels
-        if self.cosines is not None:
-            at, scale = self.targets(block), self.cosines.scale
-            changed, self.derivatives[block.begin] = self.cosines.margin(scores[at] / scale)
-            scores[at] = scale * changed
+        sample, cosines = self.loss.sample, self.loss.cosines
+        if cosines is not None:
+            at = self.targets(block)
+            changed, self.derivatives[block.labels.start] = cosines.margin(scores[at] / cosines.scale)
+            scores[at] = cosines.scale * changed
         if self.bias is not None:
-            scores += self.bias[inside] if sample is None else self.bias[sample.rows[inside]]
+            scores += self.bias[self.rows(block)]
         if sample is not None and sample.offsets is not None and sample.groups is not None:
-            scores += sample.offsets.to(self.wide)[:, sample.groups[inside]]
+            scores += sample.offsets.to(self.wide)[:, sample.groups[block.labels]]
         if self.keep:
-            self.kept[block.begin] = scores
+            self.kept[block.labels.start] = scores
         return scores
 
-    def gradient_of_rows(self, block: Block, of_part: Tensor) -> Tensor:
-        """The gradient of a block's weights from that of the factors."""
-        if self.cosines is None:
-            return of_part
-        rows = self.rows(block)
-        norms = _norms(rows)
-        unit = rows / norms
-        return (of_part - unit * (unit * of_part).sum(1, keepdim=True)) * (self.cosines.scale / norms)
+    def gradients(self, normaliser: Tensor, totals: Tensor, scale: float) -> Gradients:
+        """Gradients of vectors, weights and biases, of the sampled rows if there is a sample."""
+        inputs, cosines = self.inputs, self.loss.cosines
+        of_vectors = torch.zeros_like(inputs, dtype=self.wide)
+        of_weight = torch.empty(self.count, inputs.shape[1], dtype=self.weight.dtype, device=inputs.device)
+        of_bias = torch.empty(self.count, dtype=self.weight.dtype, device=inputs.device)
+        scaled_totals = (totals * scale)[:, None]
+        for block in self.blocks:
+            at = self.targets(block)
+            gradients = self.scores(block).sub_(normaliser[:, None]).exp_().mul_(scaled_totals)
+            gradients.index_put_(at, -scale * self.masses[block.targets], accumulate=True)
+            of_bias[block.labels] = gradients.sum(0)
+            if cosines is not None:
+                gradients[at] *= self.derivatives[block.labels.start]
+            gradients = gradients.to(inputs.dtype)
+            of_vectors += gradients @ self.part(block)
+            of_part = gradients.T @ inputs
+            if cosines is not None:
+                weight = self.weight[self.rows(block)]
+                norms = _norms(weight)
+                unit = weight / norms
+                of_part = (of_part - unit * (unit * of_part).sum(1, keepdim=True)) * (cosines.scale / norms)
+            of_weight[block.labels] = of_part
+        return of_vectors, of_weight, of_bias
 
 
 def _norms(rows: Tensor) -> Tensor:
     return torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(1e-12)
 
 
-def _softmax(
-    vectors: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    mass: Mass,
-    block: int,
-    sample: Sample | None,
-    cosines: Cosines | None,
-    learning: bool,
-    totals: Tensor | None = None,
-) -> tuple[Tensor, Gradients | None]:
-    """The loss, and if `learning` all gradients.
-
-    `totals` are the masses of the documents where `mass` has only targets of this rank's labels: then normalisers are
-    those of all ranks, and the loss is this rank's part of it.
-    """
-    dtype, wide = precisions(vectors, weight)
-    scale = 1.0 / max(len(vectors), 1)
-    with torch.autocast(vectors.device.type, enabled=False):
-        inputs = vectors.to(dtype)
-        blocks = _Blocks(inputs, weight, bias, sample, mass, block, wide, cosines)
-        blocks.keep = blocks.keep and learning
-        values = mass.values.to(wide)
-        own_totals = torch.zeros(len(vectors), dtype=wide, device=vectors.device)
-        own_totals.index_add_(0, mass.documents, values)
-        normaliser = torch.full_like(own_totals, -torch.inf)
-        of_targets = torch.zeros((), dtype=torch.float64, device=vectors.device)
-        for one in blocks.blocks:
-            scores = blocks.scores(one)
-            normaliser = torch.logaddexp(normaliser, torch.logsumexp(scores, 1))
-            own = scores[blocks.targets(one)]
-            of_targets += (own.double() * values[one.targets].double()).sum()
-        if totals is not None:
-            normaliser = combined_normalisers(normaliser)
-        total = (normaliser.double() * own_totals.double()).sum() - of_targets
-        gradients = None
-        if learning:
-            gradients = _gradients(blocks, values, normaliser, own_totals if totals is None else totals, scale)
-    return (total * scale).to(wide), gradients
-
-
-def softmax_of_shards(
-    vectors: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    batch: WholeBatch,
-    shard: Shard,
-    block: int,
-    sample: Sample | None = None,
-    cosines: Cosines | None = None,
+def softmax_loss(
+    head: Any, vectors: Tensor, targets: Targets, sample: Sample | None = None, cosines: Cosines | None = None
 ) -> Tensor:
-    """`blocked_softmax` over the labels and documents of all ranks; `weight` and `bias` have this rank's rows.
+    """The mean softmax loss of documents over all labels or a sample, of all ranks if the head is divided.
 
-    A sample has the labels of all ranks, with the same offsets for all documents.
+    With a sample, gradients of weight and bias are row-sparse.
     """
-    inside = batch.inside(shard)
-    masses = batch.targets.masses(len(batch.vectors))
-    totals = torch.zeros(len(batch.vectors), dtype=masses.dtype, device=masses.device)
-    totals.index_add_(0, batch.targets.documents, masses)
-    first = int(torch.searchsorted(batch.targets.labels, shard.begin))
-    values, columns, rows = masses[first : first + len(inside.labels)], inside.labels, None
+    batch, shard = whole_batch(vectors, targets, head.shard), head.shard
+    masses, totals = batch.targets.masses(len(batch.vectors)), None
+    own = replace(batch.targets, weights=masses)
+    if shard is not None:
+        totals = torch.zeros(len(batch.vectors), dtype=masses.dtype, device=masses.device)
+        totals.index_add_(0, own.documents, masses)
+        own, sample = own.among(shard.own), None if sample is None else sample.inside(shard)
     if sample is not None:
-        sample = _inside(sample, shard)
-        rows = sample.rows
-        columns = torch.searchsorted(rows, columns)
-    mass = Mass(inside.documents, columns, values)
-
-    def compute(inputs: Tensor, weight: Tensor, bias: Tensor | None, learning: bool) -> tuple[Tensor, Gradients | None]:
-        wide = precisions(inputs, weight)[1]
-        return _softmax(inputs, weight, bias, mass, block, sample, cosines, learning, totals.to(wide))
-
-    return sharded_loss(vectors, weight, bias, batch, rows, compute)
-
-
-def _inside(sample: Sample, shard: Shard) -> Sample:
-    """The labels of a sample that a shard has, counted from its first."""
-    chosen = (sample.rows >= shard.begin) & (sample.rows < shard.end)
-    groups = None if sample.groups is None else sample.groups[chosen]
-    return Sample(sample.rows[chosen] - shard.begin, groups, sample.offsets)
-
-
-def _gradients(
-    blocks: _Blocks, values: Tensor, normaliser: Tensor, totals: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of vectors, weights and biases, of the sampled rows if there is a sample."""
-    inputs, wide = blocks.inputs, blocks.wide
-    of_vectors = torch.zeros_like(inputs, dtype=wide)
-    of_weight = torch.empty(blocks.count, inputs.shape[1], dtype=blocks.weight.dtype, device=inputs.device)
-    of_bias = torch.empty(blocks.count, dtype=blocks.weight.dtype, device=inputs.device)
-    scaled_totals = (totals * scale)[:, None]
-    for block in blocks.blocks:
-        inside, at = block.labels, blocks.targets(block)
-        gradients = blocks.scores(block).sub_(normaliser[:, None]).exp_().mul_(scaled_totals)
-        gradients.index_put_(at, -scale * values[block.targets], accumulate=True)
-        of_bias[inside] = gradients.sum(0)
-        if blocks.cosines is not None:
-            gradients[at] *= blocks.derivatives[block.begin]
-        gradients = gradients.to(inputs.dtype)
-        of_vectors += gradients @ blocks.part(block)
-        of_weight[inside] = blocks.gradient_of_rows(block, gradients.T @ inputs)
-    return of_vectors, of_weight, of_bias
+        own = replace(own, labels=torch.searchsorted(sample.rows, own.labels))
+    loss = Softmax(own, head.config.block, sample, cosines, totals)
+    return batch.loss(vectors, head.weight, head.bias, loss, None if sample is None else sample.rows)
 
 
 # --- losses of single scores ---
 
 
-def blocked_loss(
-    vectors: Tensor,
-    weight: Tensor,
-    bias: Any,
-    learning: bool,
-    *,
-    targets: Targets,
-    loss: ScoreLoss,
-    scale: float,
-    block: int,
-) -> tuple[Tensor, Gradients | None]:
-    """Sum over documents and labels of a loss, times `scale`, and if `learning` all gradients."""
-    dtype, wide = precisions(vectors, weight)
-    with torch.autocast(vectors.device.type, enabled=False):
-        inputs = vectors.to(dtype)
-        scaled = inputs * scale
-        total = torch.zeros((), dtype=torch.float64, device=vectors.device)
-        gradient_vectors = torch.zeros_like(vectors, dtype=wide)
-        gradient_weight, gradient_bias = (torch.empty_like(part) if learning else part for part in (weight, bias))
-        for one in blocks_of(targets.labels, len(bias), block):
-            part = weight[one.labels].to(dtype)
-            scores = torch.addmm(bias[one.labels].to(dtype), inputs, part.T).to(wide)
-            positive = targets.documents[one.targets], targets.labels[one.targets] - one.begin
-            positive_values, positive_gradients = loss.positive(scores[positive])
-            if targets.weights is not None:
-                own = targets.weights[one.targets].to(wide)
-                positive_values, positive_gradients = positive_values * own, positive_gradients * own
-            values, gradients = loss.negative(scores)
-            del scores
-            values[positive], gradients[positive] = positive_values, positive_gradients
-            total += values.sum()
-            del values
-            if learning:
-                gradients = gradients.to(dtype)
-                gradient_vectors += gradients @ part
-                gradient_weight[one.labels] = gradients.T @ scaled
-                gradient_bias[one.labels] = gradients.sum(0, dtype=wide)
-    result = (total * scale).to(wide)
-    return result, (gradient_vectors.mul_(scale), gradient_weight, gradient_bias.mul_(scale)) if learning else None
+@dataclass(frozen=True)
+class BlockedLoss:
+    """The sum over documents and labels of a loss of single scores, times `scale`; `block` labels at a time."""
+
+    targets: Targets
+    loss: ScoreLoss
+    scale: float
+    block: int
+
+    def __call__(self, vectors: Tensor, weight: Tensor, bias: Any, learning: bool) -> tuple[Tensor, Gradients | None]:
+        """The loss, and if `learning` all gradients."""
+        targets, scale = self.targets, self.scale
+        dtype, wide = precisions(vectors, weight)
+        with torch.autocast(vectors.device.type, enabled=False):
+            inputs = vectors.to(dtype)
+            scaled = inputs * scale
+            total = torch.zeros((), dtype=torch.float64, device=vectors.device)
+            of_vectors = torch.zeros_like(vectors, dtype=wide)
+            of_weight, of_bias = (torch.empty_like(part) if learning else part for part in (weight, bias))
+            for block in blocks_of(targets.labels, len(bias), self.block):
+                part = weight[block.labels].to(dtype)
+                scores = torch.addmm(bias[block.labels].to(dtype), inputs, part.T).to(wide)
+                at = targets.documents[block.targets], targets.labels[block.targets] - block.labels.start
+                positive_values, positive_gradients = self.loss.positive(scores[at])
+                if targets.weights is not None:
+                    own = targets.weights[block.targets].to(wide)
+                    positive_values, positive_gradients = positive_values * own, positive_gradients * own
+                values, gradients = self.loss.negative(scores)
+                del scores
+                values[at], gradients[at] = positive_values, positive_gradients
+                total += values.sum()
+                del values
+                if learning:
+                    gradients = gradients.to(dtype)
+                    of_vectors += gradients @ part
+                    of_weight[block.labels] = gradients.T @ scaled
+                    of_bias[block.labels] = gradients.sum(0, dtype=wide)
+        result = (total * scale).to(wide)
+        return result, (of_vectors.mul_(scale), of_weight, of_bias.mul_(scale)) if learning else None
 
 
 # --- candidates ---
@@ -372,53 +304,48 @@ class _Few:
     rows: Tensor
     columns: Tensor
 
-    @classmethod
-    def of(cls, candidates: Tensor) -> _Few:
-        # padding has the row of one of the document's own candidates, so that no other row is read
-        filled = torch.where(candidates < 0, candidates.amax(1, keepdim=True).clamp_min(0), candidates)
-        return cls(candidates, *torch.unique(filled, return_inverse=True))
-
-    def _parts(self) -> list[slice]:
+    def parts(self) -> list[slice]:
         """Documents to compute at a time."""
         size = max(1, CANDIDATES_SCORES_AT_ONCE // max(len(self.rows), 1))
         return [slice(begin, begin + size) for begin in range(0, len(self.candidates), size)]
 
-    def _tables(self, vectors: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    def tables(self, vectors: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         weight, bias = (part.detach().index_select(0, self.rows).to(vectors.dtype) for part in (weight, bias))
         return weight, bias
 
     def scores(self, vectors: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Scores of the candidates, -inf where there is none."""
-        weight, bias = self._tables(vectors, weight, bias)
+        weight, bias = self.tables(vectors, weight, bias)
         scores = vectors.new_empty(self.candidates.shape)
-        for some in self._parts():
+        for some in self.parts():
             scores[some] = torch.addmm(bias, vectors[some], weight.T).gather(1, self.columns[some])
         return scores.masked_fill_(self.candidates < 0, -torch.inf)
 
-    def loss(
-        self,
-        vectors: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        learning: bool,
-        targets: Tensor,
-        losses: CandidateLosses,
-        scale: float,
-    ) -> tuple[Tensor, Gradients | None]:
-        """Sum of the losses of all candidates, times `scale`, and if `learning` all gradients."""
-        dtype = weight.dtype
+
+@dataclass(frozen=True)
+class CandidateLoss:
+    """The sum of the losses of all candidates, times `scale`."""
+
+    few: _Few
+    targets: Tensor
+    losses: CandidateLosses
+    scale: float
+
+    def __call__(self, vectors: Tensor, weight: Tensor, bias: Any, learning: bool) -> tuple[Tensor, Gradients | None]:
+        """The loss, and if `learning` all gradients."""
+        few, scale, dtype = self.few, self.scale, weight.dtype
         with torch.autocast(vectors.device.type, enabled=False):  # in float32: it is a small part of the work
             vectors = vectors.detach().to(dtype)
-            weight, bias = self._tables(vectors, weight, bias)
+            weight, bias = few.tables(vectors, weight, bias)
             total = torch.zeros((), dtype=torch.float64, device=vectors.device)
             of_vectors, of_weight, of_bias = torch.empty_like(vectors), torch.zeros_like(weight), torch.zeros_like(bias)
-            for some in self._parts():
-                columns = self.columns[some]
+            for some in few.parts():
+                columns = few.columns[some]
                 scores = torch.addmm(bias, vectors[some], weight.T).gather(1, columns)
-                values, gradients = losses(scores, self.candidates[some], targets[some])
+                values, gradients = self.losses(scores, few.candidates[some], self.targets[some])
                 total += values.sum()
                 if learning:
-                    dense = gradients.new_zeros(len(gradients), len(self.rows)).scatter_add_(1, columns, gradients)
+                    dense = gradients.new_zeros(len(gradients), len(few.rows)).scatter_add_(1, columns, gradients)
                     torch.mm(dense, weight, out=of_vectors[some])
                     of_weight.addmm_(dense.T, vectors[some])
                     of_bias += dense.sum(0)
@@ -452,13 +379,18 @@ SCORES_AT_ONCE = 1 << 20
 
 
 class Outputs(LinearHead, ShardedRows):
-    """Scores of all labels from a document's vector in blocks of labels, or of candidates."""
+    """Scores of all labels from a document's vector in blocks of labels, or of candidates.
+
+    With softmax, each `segment` candidates, such as the children of one node, have a softmax of their own; None: all
+    candidates of a document.
+    """
 
     config: HeadConfig
     sharded_tables = ("weight", "bias")
 
-    def __init__(self, width: int, n_labels: int, config: HeadConfig) -> None:
+    def __init__(self, width: int, n_labels: int, config: HeadConfig, segment: int | None = None) -> None:
         super().__init__(width, n_labels, n_labels, config)
+        self.segment = segment
         self.loss_function: ScoreLoss | None = None if config.loss.name == "softmax" else make_loss(config.loss)
 
     def _constants(self, counts: np.ndarray, n_documents: int) -> np.ndarray:
@@ -477,61 +409,46 @@ class Outputs(LinearHead, ShardedRows):
         self.bias.copy_(torch.tensor(bias))
         return self
 
-    def loss(
-        self, states: Tensor, targets: Any, candidates: Tensor | None = None, segment: int | None = None
-    ) -> Tensor:
+    def loss(self, states: Tensor, targets: Any, candidates: Tensor | None = None) -> Tensor:
         """The mean loss of the documents.
 
-        With softmax, targets of candidates are the masses of a target distribution, and each `segment` candidates, such
-        as the children of one node, have a softmax of their own; None: all candidates of a document.
+        With softmax, targets of candidates are the masses of a target distribution.
         """
         vectors = self.dropout(states)
         if candidates is not None:
-            return self._loss_of_candidates(vectors, targets, candidates, segment)
-        batch = None if self.shard is None else whole_batch(vectors, targets)
-        function, block = self.loss_function, self.config.block
-        if function is None:
-            if batch is not None and self.shard is not None:
-                return softmax_of_shards(vectors, self.weight, self.bias, batch, self.shard, block)
-            mass = Mass(targets.documents, targets.labels, targets.masses(len(vectors)))
-            return blocked_softmax(vectors, self.weight, self.bias, mass, block)
-        own, count = targets, len(vectors)
-        if batch is not None and self.shard is not None:
-            own, count = batch.inside(self.shard), len(batch.vectors)
-        scale = 1.0 / max(count, 1) / (self.n_labels if self.config.loss.reduction == "mean" else 1)
-        compute = partial(blocked_loss, targets=own, loss=function, scale=scale, block=block)
-        if batch is not None:
-            return sharded_loss(vectors, self.weight, self.bias, batch, None, compute)
-        return loss_with_gradients(vectors, self.weight, self.bias, compute)
+            return self._loss_of_candidates(vectors, targets, candidates)
+        if self.loss_function is None:
+            return softmax_loss(self, vectors, targets)
+        batch, shard = whole_batch(vectors, targets, self.shard), self.shard
+        own = batch.targets if shard is None else batch.targets.among(shard.own)
+        scale = 1.0 / max(len(batch.vectors), 1) / (self.n_labels if self.config.loss.reduction == "mean" else 1)
+        loss = BlockedLoss(own, self.loss_function, scale, self.config.block)
+        return batch.loss(vectors, self.weight, self.bias, loss)
 
     # --- candidates ---
 
-    def _loss_of_candidates(self, vectors: Tensor, targets: Tensor, candidates: Tensor, segment: int | None) -> Tensor:
-        scale = 1.0 / (max(len(vectors), 1) if self.config.loss.reduction == "sum" else self._divisor(candidates))
+    def _loss_of_candidates(self, vectors: Tensor, targets: Tensor, candidates: Tensor) -> Tensor:
+        count = max(len(vectors), 1)
+        if self.config.loss.reduction == "mean":
+            count = divisor(int((candidates >= 0).sum()), candidates.device)
         if self.loss_function is None:
-            losses: CandidateLosses = partial(_softmax_losses, segment=segment)
+            losses: CandidateLosses = partial(_softmax_losses, segment=self.segment)
         else:
             losses = partial(_score_losses, loss=self.loss_function)
-        few = _Few.of(candidates)
+        few = _Few(candidates, *rows_of(candidates))
+        loss = CandidateLoss(few, targets, losses, 1.0 / count)
+        return loss_with_gradients(vectors, self.weight, self.bias, loss, few.rows)
 
-        def compute(inputs: Tensor, weight: Tensor, bias: Any, learning: bool) -> tuple[Tensor, Gradients | None]:
-            return few.loss(inputs, weight, bias, learning, targets, losses, scale)
-
-        return loss_with_gradients(vectors, self.weight, self.bias, compute, few.rows)
-
-    def _divisor(self, candidates: Tensor) -> float:
-        return divisor(int((candidates >= 0).sum()), candidates.device)
-
-    def without_candidates(self, candidates: Tensor) -> None:
+    def without_candidates(self) -> None:
         """A step in which no document of this rank has candidates: other ranks may wait for their number."""
         if self.config.loss.reduction == "mean":
-            self._divisor(candidates)
+            divisor(0, self.device)
 
     @torch.no_grad()
     def scores(self, states: Tensor, candidates: Tensor) -> Tensor:
         """Scores [documents, candidates]; -inf where there is no candidate. In the precision of the weights."""
         with torch.autocast(states.device.type, enabled=False):
-            return _Few.of(candidates).scores(states.to(self.weight.dtype), self.weight, self.bias)
+            return _Few(candidates, *rows_of(candidates)).scores(states.to(self.weight.dtype), self.weight, self.bias)
 
     # --- prediction ---
 
@@ -542,8 +459,7 @@ class Outputs(LinearHead, ShardedRows):
         NaN scores are never among the best: a head that has diverged returns empty ids. Scores are computed in the
         precision of the weights, also inside autocast: in bfloat16 many of them would be tied.
         """
-        normalise = self.loss_function is None
-        return best_of_blocks(states, self.weight, self.bias, k, self.config.block, normalise, shard=self.shard)
+        return best_of_blocks(self, states, k, normalise=self.loss_function is None)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Log-odds as probabilities; margins of other losses are only mapped into [0, 1]."""
@@ -561,41 +477,28 @@ class Outputs(LinearHead, ShardedRows):
 
 @torch.no_grad()
 def best_of_blocks(
-    vectors: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    k: int,
-    block: int,
-    normalise: bool = False,
-    unit_rows: bool = False,
-    shard: Shard | None = None,
+    head: Any, vectors: Tensor, k: int, normalise: bool = False, unit_rows: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Ids and scores of the k best rows of `weight` for each vector, best first, ties in order of ids.
+    """Ids and scores of the k best rows of a head's weights for each vector, best first, ties in order of ids.
 
     Scores are computed block by block, in the precision of the weights; `normalise` makes them the logarithms of the
-    softmax over all rows, and `unit_rows` divides rows by their norms. With a shard, `weight` has its rows, and all
-    ranks get the best of all.
+    softmax over all rows, and `unit_rows` divides rows by their norms. If the head is divided over ranks, all of them
+    get the best of all.
     """
-    rows = max(1, SCORES_AT_ONCE // block)
+    rows = max(1, SCORES_AT_ONCE // head.config.block)
     with torch.autocast(vectors.device.type, enabled=False):
-        vectors = vectors.to(weight.dtype)
-        parts = [
-            _best_of_few(vectors[begin : begin + rows], weight, bias, k, block, normalise, unit_rows)
-            for begin in range(0, len(vectors), rows)
-        ]
-    if not parts:
-        return torch.empty(0, k, dtype=torch.long, device=vectors.device), vectors.new_empty(0, k)
+        vectors = vectors.to(head.weight.dtype)
+        parts = [_best_of_few(head, some, k, normalise, unit_rows) for some in vectors.split(rows)]
     ids, best, normaliser = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-    if shard is not None:
-        ids, best = best_of_shards(ids, best, shard)
+    if head.shard is not None:
+        ids, best = best_of_shards(ids, best, head.shard)
         normaliser = combined_normalisers(normaliser) if normalise else normaliser
     return ids, best - normaliser[:, None] if normalise else best
 
 
-def _best_of_few(
-    vectors: Tensor, weight: Tensor, bias: Tensor | None, k: int, block: int, normalise: bool, unit_rows: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _best_of_few(head: Any, vectors: Tensor, k: int, normalise: bool, unit_rows: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Ids and scores of the best rows, and with `normalise` the logarithm of the sum of all exponentials."""
+    weight, bias, block = head.weight, head.bias, head.config.block
     best = vectors.new_full((len(vectors), k), -torch.inf)
     ids = torch.full((len(vectors), k), NO_LABEL, device=vectors.device)
     normaliser = vectors.new_full((len(vectors),), -torch.inf)
@@ -615,17 +518,3 @@ def _best_of_few(
         best[better] = merged.gather(1, order)
         ids[better] = torch.cat([ids[better], columns + begin], 1).gather(1, order)
     return ids, best, normaliser
-
-
-def exact_topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`torch.topk` with deterministic ties: the lower index comes first."""
-    best, indices = scores.topk(k, dim=1)
-    indices, by_index = indices.sort(dim=1)
-    best, by_score = best.gather(1, by_index).sort(dim=1, descending=True, stable=True)
-    indices = indices.gather(1, by_score)
-    tied = torch.nonzero((scores >= best[:, -1:]).sum(1) > k).squeeze(1)
-    if len(tied):
-        best[tied], indices[tied] = (
-            part[:, :k] for part in torch.sort(scores[tied], dim=1, descending=True, stable=True)
-        )
-    return best, indices

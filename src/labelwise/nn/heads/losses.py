@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from labelwise.errors import ConfigError
 from labelwise.nn.config import LossConfig
+from labelwise.nn.heads.base import label_priors
 from labelwise.runtime.ranks import add_row_gradient
 
 ScoreFunction = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -34,20 +34,25 @@ class ScoreLoss:
 
 def make_loss(config: LossConfig) -> ScoreLoss:
     """The loss of a config; softmax is no loss of single scores."""
-    if config.name == "softmax":
-        raise ConfigError(
-            "loss.name: softmax is a loss of all labels together; score losses are bce, hinge, "
-            "squared_hinge, focal and asymmetric"
-        )
     if config.name == "bce":
         return ScoreLoss(_bce_positive, _bce_negative)
     if config.name == "hinge":
-        return ScoreLoss(_hinge_positive, _hinge_negative)
+        return ScoreLoss(_hinge, _mirrored(_hinge))
     if config.name == "squared_hinge":
-        return ScoreLoss(_squared_hinge_positive, _squared_hinge_negative)
+        return ScoreLoss(_squared_hinge, _mirrored(_squared_hinge))
     if config.name == "focal":
-        return ScoreLoss(_focal_positive(config.focus), _focal_negative(config.focus))
-    return ScoreLoss(_focal_positive(config.focus_positive), _shifted_negative(config.focus_negative, config.shift))
+        return ScoreLoss(_focal(config.focus), _mirrored(_focal(config.focus)))
+    return ScoreLoss(_focal(config.focus_positive), _shifted_negative(config.focus_negative, config.shift))
+
+
+def _mirrored(positive: ScoreFunction) -> ScoreFunction:
+    """The loss of a label that a document does not have is that of the negated score."""
+
+    def negative(scores: Tensor) -> tuple[Tensor, Tensor]:
+        value, gradient = positive(-scores)
+        return value, -gradient
+
+    return negative
 
 
 def _bce_positive(scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,27 +63,17 @@ def _bce_negative(scores: Tensor) -> tuple[Tensor, Tensor]:
     return functional.softplus(scores), torch.sigmoid(scores)
 
 
-def _hinge_positive(scores: Tensor) -> tuple[Tensor, Tensor]:
+def _hinge(scores: Tensor) -> tuple[Tensor, Tensor]:
     gap = (1 - scores).clamp_min(0)
     return gap, -(gap > 0).to(scores.dtype)
 
 
-def _hinge_negative(scores: Tensor) -> tuple[Tensor, Tensor]:
-    gap = (1 + scores).clamp_min(0)
-    return gap, (gap > 0).to(scores.dtype)
-
-
-def _squared_hinge_positive(scores: Tensor) -> tuple[Tensor, Tensor]:
+def _squared_hinge(scores: Tensor) -> tuple[Tensor, Tensor]:
     gap = (1 - scores).clamp_min(0)
     return gap * gap, -2 * gap
 
 
-def _squared_hinge_negative(scores: Tensor) -> tuple[Tensor, Tensor]:
-    gap = (1 + scores).clamp_min(0)
-    return gap * gap, 2 * gap
-
-
-def _focal_positive(focus: float) -> ScoreFunction:
+def _focal(focus: float) -> ScoreFunction:
     def part(scores: Tensor) -> tuple[Tensor, Tensor]:
         cost = functional.softplus(-scores)  # -log p
         missing = torch.sigmoid(-scores)  # 1 - p
@@ -88,20 +83,10 @@ def _focal_positive(focus: float) -> ScoreFunction:
     return part
 
 
-def _focal_negative(focus: float) -> ScoreFunction:
-    mirrored = _focal_positive(focus)
-
-    def part(scores: Tensor) -> tuple[Tensor, Tensor]:
-        value, gradient = mirrored(-scores)
-        return value, -gradient
-
-    return part
-
-
 def _shifted_negative(focus: float, shift: float) -> ScoreFunction:
     """Focal on a probability lowered by `shift`: (p - shift)^focus * -log(1 - p + shift)."""
     if shift == 0:
-        return _focal_negative(focus)
+        return _mirrored(_focal(focus))
 
     def part(scores: Tensor) -> tuple[Tensor, Tensor]:
         probability = torch.sigmoid(scores)
@@ -115,11 +100,6 @@ def _shifted_negative(focus: float, shift: float) -> ScoreFunction:
         return weight * cost, gradient
 
     return part
-
-
-def label_priors(counts: np.ndarray, n_documents: int) -> np.ndarray:
-    """The fraction of documents with each label, smoothed by half a document so that it is never 0 or 1."""
-    return (np.asarray(counts, np.float64) + 0.5) / (n_documents + 1.0)
 
 
 def best_constants(loss: ScoreLoss, priors: np.ndarray) -> np.ndarray:

@@ -14,9 +14,8 @@ from labelwise.errors import ConfigError, ModelFormatError
 from labelwise.labelspace.digits import DigitCode, make_code
 from labelwise.nn.config import DigitHeadConfig, HeadConfig, MarginConfig
 from labelwise.nn.heads.base import Head
-from labelwise.nn.heads.cascade import Cascade
+from labelwise.nn.heads.digits import Cascade, Product
 from labelwise.nn.heads.linear import Outputs
-from labelwise.nn.heads.product import Product
 from labelwise.nn.heads.sampled import Margin, Sampling, radices_of
 
 HeadSettings = HeadConfig | DigitHeadConfig | MarginConfig
@@ -30,7 +29,7 @@ def make_head(
     config: HeadSettings,
     counts: np.ndarray,
     seed: int,
-    features: Any = None,
+    features: Callable[[], Any] | None = None,
 ) -> Head:
     """The head of a config, without weights.
 
@@ -47,11 +46,12 @@ def make_head(
     seed
         Of random orders and of clustering.
     features
-        Features of the labels, which `config.order: clustered` needs.
+        Computes features of the labels, which `config.order: clustered` needs.
     """
     code = None
     if isinstance(config, DigitHeadConfig) and config.has_code:
-        code = make_code(radices_of(config, n_labels), n_labels, config.order, counts, seed, features)
+        described = features() if features is not None and config.order == "clustered" else None
+        code = make_code(radices_of(config, n_labels), n_labels, config.order, counts, seed, described)
     return _built(width, n_labels, config, code)
 
 
@@ -60,9 +60,7 @@ def new_head(
 ) -> Head:
     """The head of a config with initial weights for training documents; `features` of labels, if they are clustered."""
     counts = train.label_counts()
-    clustered = isinstance(config, DigitHeadConfig) and config.has_code and config.order == "clustered"
-    head = make_head(width, train.n_labels, config, counts, seed, features() if clustered and features else None)
-    return head.initialise(counts, len(train), seed)
+    return make_head(width, train.n_labels, config, counts, seed, features).initialise(counts, len(train), seed)
 
 
 def head_state(head: Head) -> dict[str, np.ndarray]:
@@ -79,7 +77,7 @@ def restored_head(
     code = None
     if isinstance(config, DigitHeadConfig) and config.has_code:
         order = None if config.order == "index" else tensors.get(ORDER)
-        if order is not None and not _is_permutation(order, n_labels):
+        if order is not None and (order.dtype != np.int32 or not np.array_equal(np.sort(order), np.arange(n_labels))):
             raise ModelFormatError(f"{path}: the order of the labels is no permutation of {n_labels:,} labels")
         if order is None and config.order != "index" and n_labels > 1:
             raise ModelFormatError(f"{path}: the order of the labels ({ORDER}) is missing")
@@ -90,16 +88,6 @@ def restored_head(
     with torch.device("meta"):
         head = _built(width, n_labels, config, code)
     return head.restore(tensors, path)
-
-
-def _is_permutation(order: np.ndarray, n_labels: int) -> bool:
-    if order.shape != (n_labels,) or order.dtype != np.int32:
-        return False
-    seen = np.zeros(n_labels, bool)
-    inside = bool(((order >= 0) & (order < n_labels)).all())
-    if inside:
-        seen[order] = True
-    return inside and bool(seen.all())
 
 
 def _built(width: int, n_labels: int, config: HeadSettings, code: DigitCode | None) -> Head:

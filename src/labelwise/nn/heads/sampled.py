@@ -15,7 +15,7 @@ are cosines, without a margin.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -24,19 +24,10 @@ from torch.nn import functional
 
 from labelwise.labelspace.digits import DigitCode, balanced_radices, make_code
 from labelwise.nn.config import DigitHeadConfig, MarginConfig
-from labelwise.nn.heads.base import Head, LinearHead, Targets
-from labelwise.nn.heads.linear import (
-    Cosines,
-    Mass,
-    Sample,
-    best_of_blocks,
-    blocked_softmax,
-    softmax_of_shards,
-)
-from labelwise.nn.heads.losses import softmax_constant_loss, softmax_constants
-from labelwise.nn.heads.sharding import ShardedRows, whole_batch
-from labelwise.nn.images.networks import is_distributed
-from labelwise.runtime.ranks import current_share, rows_of_share
+from labelwise.nn.heads.base import Head, Targets
+from labelwise.nn.heads.linear import Cosines, Outputs, Sample, best_of_blocks, softmax_loss
+from labelwise.nn.heads.sharding import ShardedRows
+from labelwise.runtime.ranks import current_share, is_distributed, rows_of_share
 
 # --- group sampling ---
 # Which groups of labels a step of sampled softmax is trained against.
@@ -45,7 +36,10 @@ from labelwise.runtime.ranks import current_share, rows_of_share
 # part with a known probability q; adding -log q to its scores makes the sum of exponentials an unbiased estimate of
 # that over all labels. Groups that take part in any case have q = 1.
 
-Negatives = Literal["batch", "document", "V0", "V2", "B1"]
+USUAL_GROUPS = 10
+"""Groups of a step when the config has no number of them."""
+SAME_FOR_ALL = ("batch", "B1")
+"""Negatives with which all documents of a batch have the same groups."""
 
 
 class GroupSampler(nn.Module):
@@ -55,28 +49,26 @@ class GroupSampler(nn.Module):
     ----------
     code
         The digits of the labels.
-    negatives, count, log_q
-        As for `draw_groups`.
+    config
+        Which groups are drawn, and how many.
     """
 
     group_of: Tensor
     label_at: Tensor | None
 
-    def __init__(self, code: DigitCode, negatives: Negatives, count: int, log_q: bool = False) -> None:
+    def __init__(self, code: DigitCode, config: DigitHeadConfig) -> None:
         super().__init__()
-        self.code, self.n_groups = code, code.n_nodes(0)
-        self.negatives: Negatives = negatives
-        self.count, self.log_q = min(count, self.n_groups), log_q
+        self.code, self.config, self.n_groups = code, config, code.n_nodes(0)
+        self.count = min(config.sampled_groups or USUAL_GROUPS, self.n_groups)
+        if config.sampled_fraction is not None:
+            self.count = max(1, round(config.sampled_fraction * self.n_groups))
         self.register_buffer("group_of", torch.from_numpy(code.node_of(0)), persistent=False)
         order = None if code.label_at is None else torch.from_numpy(code.label_at.astype(np.int64))
         self.register_buffer("label_at", order, persistent=False)
 
     def sample(self, targets: Targets, n_documents: int) -> Sample:
         """The labels that a step is trained against, from torch's global random state."""
-        groups, offsets = draw_groups(
-            targets.documents, self.group_of[targets.labels], n_documents, self.n_groups, self.negatives, self.count,
-            self.log_q,
-        )  # fmt: skip
+        groups, offsets = self.draw(targets.documents, self.group_of[targets.labels], n_documents)
         rows, columns = self.labels_of(groups)
         return Sample(rows, columns, offsets)
 
@@ -92,54 +84,56 @@ class GroupSampler(nn.Module):
         labels, order = self.label_at[codes].sort()
         return labels, columns[order]
 
+    def draw(self, documents: Tensor, groups: Tensor, n_documents: int) -> tuple[Tensor, Tensor | None]:
+        """The groups of a batch, ascending, and offsets [documents, groups] of their scores; None: all 0.
 
-def draw_groups(
-    documents: Tensor,
-    groups: Tensor,
-    n_documents: int,
-    n_groups: int,
-    negatives: Negatives,
-    count: int,
-    log_q: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """The groups of a batch, ascending, and offsets [documents, groups] of their scores; None: all 0.
+        `documents` and `groups` are those of the documents' labels as pairs; pairs may occur several times.
+        """
+        if self.config.negatives in SAME_FOR_ALL:
+            return self._for_batch(groups)
+        return self._for_documents(documents, groups, n_documents)
 
-    Parameters
-    ----------
-    documents, groups
-        The groups of the documents' labels as pairs; pairs may occur several times.
-    n_documents, n_groups
-        Numbers of documents of the batch and of groups.
-    negatives
-        `batch`: the same groups for all documents, at least `count`. `document`: groups for each document, at least
-        `count`; the offset of other documents' groups is -inf. `V0`, `V2`: `document` with only the label's groups, or
-        one random group more. `B1`: `batch` with only the labels' groups.
-    count
-        Groups in total; with fewer than the labels have, there are no random ones.
-    log_q
-        Correct for the probability of being drawn.
-    """
-    if negatives in ("batch", "B1"):
-        return _for_batch(groups, n_groups, 0 if negatives == "B1" else count, log_q)
-    return _for_documents(documents, groups, n_documents, n_groups, negatives, count, log_q)
+    def _for_batch(self, groups: Tensor) -> tuple[Tensor, Tensor | None]:
+        own = _of_all_ranks(groups, self.n_groups)
+        drawn = self.count - len(own)
+        if drawn <= 0 or self.config.negatives == "B1":
+            return own, None
+        keys = torch.rand(self.n_groups, device=groups.device)
+        if is_distributed():
+            distributed.broadcast(keys, 0)
+        keys[own] = torch.inf
+        others = keys.topk(drawn, largest=False, sorted=False).indices
+        chosen, order = torch.cat([own, others]).sort()
+        if not self.config.log_q:
+            return chosen, None
+        offsets = torch.zeros(len(chosen), device=groups.device)
+        offsets[order >= len(own)] = -torch.log(torch.tensor(drawn / (self.n_groups - len(own))))
+        return chosen, offsets[None]
 
-
-def _for_batch(groups: Tensor, n_groups: int, count: int, log_q: bool) -> tuple[Tensor, Tensor | None]:
-    own = _of_all_ranks(groups, n_groups)
-    drawn = min(count, n_groups) - len(own)
-    if drawn <= 0:
-        return own, None
-    keys = torch.rand(n_groups, device=groups.device)
-    if is_distributed():
-        distributed.broadcast(keys, 0)
-    keys[own] = torch.inf
-    others = keys.topk(drawn, largest=False, sorted=False).indices
-    chosen, order = torch.cat([own, others]).sort()
-    if not log_q:
-        return chosen, None
-    offsets = torch.zeros(len(chosen), device=groups.device)
-    offsets[order >= len(own)] = -torch.log(torch.tensor(drawn / (n_groups - len(own))))
-    return chosen, offsets[None]
+    def _for_documents(self, documents: Tensor, groups: Tensor, n_documents: int) -> tuple[Tensor, Tensor]:
+        """With `document` at least `count` groups for each document; V0: its own ones; V2: one random group more."""
+        n_groups, negatives = self.n_groups, self.config.negatives
+        own = torch.zeros(n_documents, n_groups, dtype=torch.bool, device=groups.device)
+        own[documents, groups] = True
+        n_own = own.sum(1, keepdim=True)
+        if negatives == "document":
+            total = n_own.clamp_min(self.count)
+        else:
+            total = n_own if negatives == "V0" else (n_own + 1).clamp_max(n_groups)
+        share = current_share()
+        keys = torch.rand(n_documents if share is None else share.total, n_groups, device=groups.device)
+        keys = rows_of_share(keys, n_documents).masked_fill(own, -1.0)
+        ranks = torch.empty_like(keys, dtype=torch.long)
+        ranks.scatter_(1, keys.argsort(1), torch.arange(n_groups, device=groups.device).expand_as(ranks))
+        member = ranks < total
+        chosen = torch.nonzero(member.any(0)).squeeze(1)
+        offsets = torch.zeros(n_documents, n_groups, device=groups.device)
+        if self.config.log_q:
+            q = (total - n_own) / (n_groups - n_own).clamp_min(1)
+            offsets = torch.where(own, 0.0, -torch.log(q))
+        offsets = offsets.masked_fill_(~member, -torch.inf)[:, chosen]
+        # a document without groups has no target, but its normaliser has to be finite
+        return chosen, offsets.masked_fill_((total == 0).expand_as(offsets), 0.0)
 
 
 def _of_all_ranks(groups: Tensor, n_groups: int) -> Tensor:
@@ -152,73 +146,12 @@ def _of_all_ranks(groups: Tensor, n_groups: int) -> Tensor:
     return torch.nonzero(present).squeeze(1)
 
 
-def _for_documents(
-    documents: Tensor,
-    groups: Tensor,
-    n_documents: int,
-    n_groups: int,
-    negatives: Negatives,
-    count: int,
-    log_q: bool,
-) -> tuple[Tensor, Tensor]:
-    own = torch.zeros(n_documents, n_groups, dtype=torch.bool, device=groups.device)
-    own[documents, groups] = True
-    n_own = own.sum(1, keepdim=True)
-    if negatives == "document":
-        total = n_own.clamp_min(min(count, n_groups))
-    else:
-        total = n_own if negatives == "V0" else (n_own + 1).clamp_max(n_groups)
-    share = current_share()
-    keys = torch.rand(n_documents if share is None else share.total, n_groups, device=groups.device)
-    keys = rows_of_share(keys, n_documents).masked_fill(own, -1.0)
-    ranks = torch.empty_like(keys, dtype=torch.long)
-    ranks.scatter_(1, keys.argsort(1), torch.arange(n_groups, device=groups.device).expand_as(ranks))
-    member = ranks < total
-    chosen = torch.nonzero(member.any(0)).squeeze(1)
-    offsets = torch.zeros(n_documents, n_groups, device=groups.device)
-    if log_q:
-        q = (total - n_own) / (n_groups - n_own).clamp_min(1)
-        offsets = torch.where(own, 0.0, -torch.log(q))
-    offsets = offsets.masked_fill_(~member, -torch.inf)[:, chosen]
-    # a document without groups has no target, but its normaliser has to be finite
-    return chosen, offsets.masked_fill_((total == 0).expand_as(offsets), 0.0)
-
-
-USUAL_GROUPS = 10
-"""Groups of a step when the config has no number of them."""
-
-
-def groups_per_step(config: DigitHeadConfig, n_groups: int) -> int:
-    """Groups of a step, with those of the labels."""
-    if config.sampled_fraction is not None:
-        return max(1, round(config.sampled_fraction * n_groups))
-    return min(config.sampled_groups or USUAL_GROUPS, n_groups)
-
-
 def radices_of(config: DigitHeadConfig, n_labels: int) -> tuple[int, ...]:
     """The radices of a config, near equal unless given."""
     return balanced_radices(n_labels, config.heads) if config.radices is None else config.radices
 
 
-def softmax_loss(
-    head: Any,
-    vectors: Tensor,
-    bias: Tensor | None,
-    targets: Targets,
-    sample: Sample | None,
-    cosines: Cosines | None = None,
-) -> Tensor:
-    """The mean softmax loss of documents over all labels or a sample, of all ranks if the head is divided."""
-    weight, block = head.weight, head.config.block
-    if head.shard is not None:
-        batch = whole_batch(vectors, targets)
-        return softmax_of_shards(vectors, weight, bias, batch, head.shard, block, sample, cosines)
-    columns = targets.labels if sample is None else torch.searchsorted(sample.rows, targets.labels)
-    mass = Mass(targets.documents, columns, targets.masses(len(vectors)))
-    return blocked_softmax(vectors, weight, bias, mass, block, sample, cosines)
-
-
-class Sampling(LinearHead, ShardedRows):
+class Sampling(Outputs):
     """An output per label and a group of labels per value of the first digit.
 
     Parameters
@@ -231,16 +164,10 @@ class Sampling(LinearHead, ShardedRows):
         Settings.
     """
 
-    sharded_tables = ("weight", "bias")
-    config: DigitHeadConfig
-
     def __init__(self, width: int, code: DigitCode, config: DigitHeadConfig) -> None:
-        super().__init__(width, code.n_labels, code.n_labels, config)
-        self.sampler = GroupSampler(code, config.negatives, groups_per_step(config, code.n_nodes(0)), config.log_q)
+        super().__init__(width, code.n_labels, config.flat())
+        self.sampler = GroupSampler(code, config)
         self.code = code
-
-    def _constants(self, counts: np.ndarray, n_documents: int) -> np.ndarray:
-        return softmax_constants(counts, n_documents)
 
     def row_tables(self, candidates: bool = False) -> tuple[str, ...]:
         """Weights and biases: gradients have the rows of the sample."""
@@ -248,31 +175,16 @@ class Sampling(LinearHead, ShardedRows):
 
     def loss(self, states: Tensor, targets: Targets, candidates: Tensor | None = None) -> Tensor:
         """The mean loss of the documents: of sampled groups in training, of all labels in evaluation."""
-        if candidates is not None:
-            raise self._needs_all_labels()
         vectors = self.dropout(states)
         sample = self.sampler.sample(targets, len(vectors)) if self.training else None
         if sample is not None and self.shard is None and len(sample.rows) == 0:
             return vectors.sum() * 0.0
-        return softmax_loss(self, vectors, self.bias, targets, sample)
+        return softmax_loss(self, vectors, targets, sample)
 
     @property
     def can_be_sharded(self) -> bool:
         """Not with groups for each document, whose offsets other ranks do not have."""
-        return self.config.negatives in ("batch", "B1")
-
-    def best(self, states: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Ids and log-probabilities of the k best labels, of all labels block by block."""
-        return best_of_blocks(states, self.weight, self.bias, k, self.config.block, normalise=True, shard=self.shard)
-
-    def probabilities(self, scores: Tensor) -> Tensor:
-        """The exponential of log-probabilities."""
-        return torch.exp(scores)
-
-    def constant_loss(self, labels: Any, rows: np.ndarray) -> float:
-        """The lowest mean loss over all labels of `rows` with scores that are equal for all documents."""
-        constants = self._constants(np.bincount(labels.indices, minlength=self.n_labels), labels.shape[0])
-        return softmax_constant_loss(constants, labels[rows])
+        return self.sampler.config.negatives in SAME_FOR_ALL
 
 
 # --- margins ---
@@ -305,10 +217,10 @@ def make_sampler(config: MarginConfig, counts: np.ndarray, seed: int) -> GroupSa
     if config.sampling == "all":
         return None
     if config.sampling == "classes":
-        return GroupSampler(DigitCode((n_labels, 1), n_labels), "batch", max(1, round(config.sample_rate * n_labels)))
+        settings = DigitHeadConfig(kind="sampling", sampled_fraction=config.sample_rate)
+        return GroupSampler(DigitCode((n_labels, 1), n_labels), settings)
     settings = config.group_settings()
-    code = make_code(radices_of(settings, n_labels), n_labels, settings.order, counts, seed)
-    return GroupSampler(code, settings.negatives, groups_per_step(settings, code.n_nodes(0)))
+    return GroupSampler(make_code(radices_of(settings, n_labels), n_labels, settings.order, counts, seed), settings)
 
 
 class Margin(Head, ShardedRows):
@@ -330,12 +242,12 @@ class Margin(Head, ShardedRows):
         super().__init__(n_labels)
         self.config = config
         self.sampler: GroupSampler | None = None
-        self.weight = nn.Parameter(torch.empty(n_labels, width))
+        self.weight, self.bias = nn.Parameter(torch.empty(n_labels, width)), None
 
     @property
     def can_be_sharded(self) -> bool:
         """Not with groups for each document, whose offsets other ranks do not have."""
-        return self.config.sampling != "groups" or self.config.group_settings().negatives in ("batch", "B1")
+        return self.config.negatives in SAME_FOR_ALL
 
     @torch.no_grad()
     def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
@@ -350,12 +262,10 @@ class Margin(Head, ShardedRows):
 
     def loss(self, states: Tensor, targets: Targets, candidates: Tensor | None = None) -> Tensor:
         """The mean loss of the images: against sampled classes in training, against all in evaluation."""
-        if candidates is not None:
-            raise self._needs_all_labels()
         sample = None if self.sampler is None or not self.training else self.sampler.sample(targets, len(states))
         with torch.autocast(states.device.type, enabled=False):
             unit = functional.normalize(states.to(self.weight.dtype))
-            return softmax_loss(self, unit, None, targets, sample, self._cosines())
+            return softmax_loss(self, unit, targets, sample, self._cosines())
 
     def _cosines(self) -> Cosines:
         function, size = (arcface if self.config.kind == "arcface" else cosface), self.config.size
@@ -365,7 +275,7 @@ class Margin(Head, ShardedRows):
     def best(self, states: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Ids and cosines of the k nearest classes."""
         unit = functional.normalize(states.to(self.weight.dtype))
-        return best_of_blocks(unit, self.weight, None, k, self.config.block, unit_rows=True, shard=self.shard)
+        return best_of_blocks(self, unit, k, unit_rows=True)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Cosines, mapped from [-1, 1] to [0, 1]: comparable between images, and low for people without a class."""

@@ -7,7 +7,7 @@ computed. The best labels are those of all ranks' best. Scores of documents x la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +18,9 @@ from torch import Tensor, distributed, nn
 from labelwise.errors import ConfigError
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.heads.base import Targets
-from labelwise.nn.heads.losses import Gradients, loss_with_gradients
+from labelwise.nn.heads.losses import Compute, Gradients, loss_with_gradients
 from labelwise.runtime.device import computing_device
-from labelwise.runtime.ranks import Ranks, current_share, n_ranks, rank
+from labelwise.runtime.ranks import Ranks, current_share, gathered, n_ranks, rank
 from labelwise.topk import NO_LABEL
 
 
@@ -32,23 +32,14 @@ class Shard:
     n_ranks: int
     n_rows: int
 
-    @property
-    def begin(self) -> int:
-        """The first row."""
-        return self.begin_of(self.rank)
-
-    @property
-    def end(self) -> int:
-        """The row after the last."""
-        return self.begin_of(self.rank + 1)
-
-    def begin_of(self, rank: int) -> int:
-        """The first row of a rank."""
-        return rank * self.n_rows // self.n_ranks
-
     def rows(self, rank: int) -> slice:
         """The rows of a rank."""
-        return slice(self.begin_of(rank), self.begin_of(rank + 1))
+        return slice(rank * self.n_rows // self.n_ranks, (rank + 1) * self.n_rows // self.n_ranks)
+
+    @property
+    def own(self) -> slice:
+        """The rows of this rank."""
+        return self.rows(self.rank)
 
 
 class ShardedRows(nn.Module):
@@ -69,7 +60,7 @@ class ShardedRows(nn.Module):
         tables = [getattr(self, name) for name in self.sharded_tables]
         self.shard = Shard(rank, n_ranks, len(tables[0]))
         for name, table in zip(self.sharded_tables, tables, strict=True):
-            own = table.detach()[self.shard.begin : self.shard.end].clone()
+            own = table.detach()[self.shard.own].clone()
             setattr(self, name, nn.Parameter(own, table.requires_grad))
 
 
@@ -88,88 +79,77 @@ class WholeBatch:
         Of all documents, sorted by label.
     own
         Where this rank's documents are.
+    shard
+        The rows of the head that this rank has; None: all, and the batch is this rank's.
     """
 
     vectors: Tensor
     targets: Targets
     own: slice
+    shard: Shard | None
 
-    def inside(self, shard: Shard) -> Targets:
-        """The targets among a shard's labels, with labels counted from its first."""
-        labels = self.targets.labels
-        edges = torch.searchsorted(labels, torch.tensor([shard.begin, shard.end], device=labels.device)).tolist()
-        part, weights = slice(*edges), self.targets.weights
-        return Targets(
-            self.targets.documents[part], labels[part] - shard.begin, None if weights is None else weights[part]
-        )
+    def loss(
+        self, vectors: Tensor, weight: Tensor, bias: Tensor | None, compute: Compute, rows: Tensor | None = None
+    ) -> Tensor:
+        """The loss of the whole batch, on all ranks; with `rows`, gradients of the tables have only these rows.
+
+        `compute` returns this shard's part of the loss and its gradients, from the vectors of the batch. Gradients of
+        this rank's vectors are multiplied by the number of ranks, for the mean over ranks of the training loop.
+        """
+        if self.shard is None:
+            return loss_with_gradients(vectors, weight, bias, compute, rows)
+        share = current_share()
+
+        def computed(
+            own: Tensor, weight: Tensor, bias: Tensor | None, learning: bool
+        ) -> tuple[Tensor, Gradients | None]:
+            loss, gradients = compute(self.vectors, weight, bias, learning)
+            loss = loss.double().reshape(1)
+            distributed.all_reduce(loss)
+            if gradients is not None:
+                every, of_weight, of_bias = gradients
+                distributed.all_reduce(every)
+                of_own = torch.zeros_like(own, dtype=every.dtype)
+                of_own[: self.own.stop - self.own.start] = every[self.own]
+                if share is not None:
+                    of_own *= share.n_ranks
+                gradients = of_own, of_weight, of_bias
+            return loss[0].to(weight.dtype), gradients
+
+        return loss_with_gradients(vectors, weight, bias, computed, rows)
 
 
-def whole_batch(vectors: Tensor, targets: Targets) -> WholeBatch:
-    """Gather a batch; outside of training steps, where all ranks have the same documents, it is the batch itself."""
+def whole_batch(vectors: Tensor, targets: Targets, shard: Shard | None) -> WholeBatch:
+    """Gather the batch of all ranks if a head is divided over them.
+
+    Outside of training steps all ranks have the same documents.
+    """
     share = current_share()
-    if share is None:
-        return WholeBatch(vectors.detach(), targets, slice(0, len(vectors)))
+    if shard is None or share is None:
+        return WholeBatch(vectors.detach(), targets, slice(0, len(vectors)), shard)
     count = len(vectors) if share.own else 0
     pairs = len(targets.labels) if share.own else 0
     sizes = torch.tensor([count, pairs], device=vectors.device)
-    all_sizes = [torch.empty_like(sizes) for _ in range(share.n_ranks)]
-    distributed.all_gather(all_sizes, sizes)
-    counts, pair_counts = ([int(one[column]) for one in all_sizes] for column in (0, 1))
+    counts, pair_counts = torch.stack(gathered(sizes)).T.tolist()
     begins = [sum(counts[:rank]) for rank in range(share.n_ranks)]
-    gathered = _gather_rows(vectors.detach()[:count], counts)
+    every = _gather_rows(vectors.detach()[:count], counts)
     documents = _gather_rows(targets.documents[:pairs] + begins[share.rank], pair_counts)
     labels, order = _gather_rows(targets.labels[:pairs], pair_counts).sort(stable=True)
     weights = None if targets.weights is None else _gather_rows(targets.weights[:pairs], pair_counts)[order]
     own = slice(begins[share.rank], begins[share.rank] + count)
-    return WholeBatch(gathered, Targets(documents[order], labels, weights), own)
+    return WholeBatch(every, Targets(documents[order], labels, weights), own, shard)
 
 
 def _gather_rows(values: Tensor, counts: list[int]) -> Tensor:
     """The rows of all ranks, in the order of ranks; each has another number of them."""
     padded = values.new_zeros(max(counts), *values.shape[1:])
     padded[: len(values)] = values
-    every = [torch.empty_like(padded) for _ in counts]
-    distributed.all_gather(every, padded)
-    return torch.cat([part[:count] for part, count in zip(every, counts, strict=True)])
-
-
-# --- loss and gradients ---
-
-ShardLoss = Callable[[Tensor, Tensor, Tensor | None, bool], tuple[Tensor, Gradients | None]]
-"""From all vectors, this rank's tables, and whether to learn, to this shard's part of the loss and its gradients."""
-
-
-def sharded_loss(
-    vectors: Tensor, weight: Tensor, bias: Tensor | None, batch: WholeBatch, rows: Tensor | None, compute: ShardLoss
-) -> Tensor:
-    """The loss of the whole batch, on all ranks; with `rows`, gradients of the shard have only these rows.
-
-    Its gradients of this rank's vectors are multiplied by the number of ranks, for the mean over ranks of the loop.
-    """
-    share = current_share()
-
-    def computed(own: Tensor, weight: Tensor, bias: Tensor | None, learning: bool) -> tuple[Tensor, Gradients | None]:
-        loss, gradients = compute(batch.vectors, weight, bias, learning)
-        loss = loss.double().reshape(1)
-        distributed.all_reduce(loss)
-        if gradients is not None:
-            every, of_weight, of_bias = gradients
-            distributed.all_reduce(every)
-            of_own = torch.zeros_like(own, dtype=every.dtype)
-            of_own[: batch.own.stop - batch.own.start] = every[batch.own]
-            if share is not None:
-                of_own *= share.n_ranks
-            gradients = of_own, of_weight, of_bias
-        return loss[0].to(weight.dtype), gradients
-
-    return loss_with_gradients(vectors, weight, bias, computed, rows)
+    return torch.cat([part[:count] for part, count in zip(gathered(padded), counts, strict=True)])
 
 
 def combined_normalisers(normaliser: Tensor) -> Tensor:
     """The logarithm of the sum of exponentials over all shards [documents], from that of this one."""
-    every = [torch.empty_like(normaliser) for _ in range(distributed.get_world_size())]
-    distributed.all_gather(every, normaliser.contiguous())
-    return torch.logsumexp(torch.stack(every), 0)
+    return torch.logsumexp(torch.stack(gathered(normaliser)), 0)
 
 
 # --- prediction ---
@@ -178,13 +158,10 @@ def combined_normalisers(normaliser: Tensor) -> Tensor:
 def best_of_shards(ids: Tensor, best: Tensor, shard: Shard) -> tuple[Tensor, Tensor]:
     """The best labels of all shards from those of this one, whose ids begin at 0 there; ties in order of ids."""
     k = ids.shape[1]
-    ids = torch.where(ids == NO_LABEL, ids, ids + shard.begin)
-    all_ids, all_best = ([torch.empty_like(part) for _ in range(shard.n_ranks)] for part in (ids, best))
-    distributed.all_gather(all_ids, ids.contiguous())
-    distributed.all_gather(all_best, best.contiguous())
-    merged = torch.cat(all_best, 1)
+    ids = torch.where(ids == NO_LABEL, ids, ids + shard.own.start)
+    all_ids, merged = torch.cat(gathered(ids), 1), torch.cat(gathered(best), 1)
     order = torch.sort(merged, dim=1, descending=True, stable=True).indices[:, :k]
-    return torch.cat(all_ids, 1).gather(1, order), merged.gather(1, order)
+    return all_ids.gather(1, order), merged.gather(1, order)
 
 
 # --- training with a head that is divided over ranks (`training.shard_head`) ---
@@ -228,11 +205,11 @@ def join_head(network: Any) -> None:
     shard, head.shard = head.shard, None
     for name in head.sharded_tables:
         table = getattr(head, name)
-        setattr(head, name, nn.Parameter(_gathered(table, shard), table.requires_grad))
+        setattr(head, name, nn.Parameter(_whole(table, shard), table.requires_grad))
     network.to("cpu")
 
 
-def _gathered(table: Tensor, shard: Shard) -> Tensor:
+def _whole(table: Tensor, shard: Shard) -> Tensor:
     """All rows of a table, on the CPU of every rank; one rank's rows after the other."""
     whole = torch.empty(shard.n_rows, *table.shape[1:], dtype=table.dtype)
     for source in range(shard.n_ranks):
@@ -277,7 +254,7 @@ class HeadShards:
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tensors of a checkpoint (`parameter`, or `parameter/moment`) with all rows, on all ranks."""
         return {
-            name: tensor if (shard := self._shard(name, tensor.ndim)) is None else _gathered(tensor, shard)
+            name: tensor if (shard := self._shard(name, tensor.ndim)) is None else _whole(tensor, shard)
             for name, tensor in tensors.items()
         }
 

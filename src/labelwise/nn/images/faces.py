@@ -49,7 +49,7 @@ class MobileFaceNet(nn.Module):
                 before = after
         layers.append(convolution(before, last, 1))
         self.maps = nn.Sequential(*layers)
-        side = after_halvings(size, 4)
+        side = -(-size // 16)  # after four layers of stride 2
         self.positions = nn.Sequential(
             nn.Conv2d(last, last, side, groups=last, bias=False), BatchNorm(last), nn.Flatten()
         )
@@ -98,13 +98,6 @@ def norm_without_scale(width: int) -> BatchNorm:
     return norm
 
 
-def after_halvings(size: int, count: int) -> int:
-    """Side of a map after `count` layers of stride 2."""
-    for _ in range(count):
-        size = -(-size // 2)
-    return size
-
-
 STAGE_CHANNELS = (64, 64, 128, 256, 512)
 """Channels of the first layer and of the four stages."""
 EPS = 1e-5
@@ -135,7 +128,7 @@ class IResNet(nn.Module):
             others = (_Block(after, after, 1) for _ in range(count - 1))
             stages.append(nn.Sequential(_Block(before, after, 2), *others))
         self.stages = nn.Sequential(*stages)
-        side = after_halvings(size, 4)
+        side = -(-size // 16)  # after four layers of stride 2
         self.norm = BatchNorm(widths[-1], EPS)
         self.dropout = nn.Dropout(config.dropout)
         self.linear = nn.Linear(widths[-1] * side**2, config.dimension)

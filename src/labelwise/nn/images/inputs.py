@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from labelwise.data.dataset import Dataset
 from labelwise.data.images import ImageError, check_images, open_image, square
-from labelwise.errors import DataError, import_required
+from labelwise.errors import DataError
 from labelwise.nn.config import AugmentationConfig, ImageConfig
 from labelwise.nn.inputs import Batch, Part
 from labelwise.strings import Strings
@@ -68,7 +67,11 @@ def augmented(
     border = config.padding
     shifts = np.floor(uniform(documents, epoch, seed, SHIFT, 2) * (2 * border + 1)).astype(np.int64)
     height, width = pixels.shape[2:]
-    padded = _padded(pixels, border, config.pad_with)
+    widths = ((0, 0), (0, 0), (border, border), (border, border))
+    content: Any = {"mode": "edge"}
+    if config.pad_with != "edge":
+        content = {"constant_values": 255 if config.pad_with == "white" else 0}
+    padded = np.pad(pixels, widths, **content)
     out = np.empty_like(pixels)
     for index, ((top, left), flip) in enumerate(zip(shifts.tolist(), flips.tolist(), strict=True)):
         part = padded[index, :, top : top + height, left : left + width]
@@ -76,22 +79,10 @@ def augmented(
     return out
 
 
-def _padded(pixels: np.ndarray, border: int, content: str) -> np.ndarray:
-    widths = ((0, 0), (0, 0), (border, border), (border, border))
-    if content == "edge":
-        return np.pad(pixels, widths, mode="edge")
-    return np.pad(pixels, widths, constant_values=255 if content == "white" else 0)
-
-
-def resized_crop_draws(documents: np.ndarray, epoch: int, seed: int) -> np.ndarray:
-    """The random numbers of `resized_crop_box`, [documents, 4]."""
-    return uniform(documents, epoch, seed, BOX, 4)
-
-
 def resized_crop_box(
     draws: np.ndarray, width: int, height: int, config: AugmentationConfig
 ) -> tuple[float, float, float, float]:
-    """The part of an image that is scaled to the full size: left, top, right, bottom.
+    """The part of an image that is scaled to the full size: left, top, right, bottom, from four random numbers.
 
     Area and ratio are drawn as by Szegedy et al. (2015). A part that is wider or higher than the image is cut, which
     happens for large areas only.
@@ -113,13 +104,6 @@ NAMES_SHOWN = 5
 """Files that a message about bad images names."""
 MEAN_VALUES = 1 << 26
 """Most pixels of the mean images of all labels: 256 MB."""
-
-
-class LazyImages(Protocol):
-    """Images that are decoded when they are asked for."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Any: ...
 
 
 class ImageInputs:
@@ -144,21 +128,16 @@ class ImageInputs:
         *,
         paths: Strings | None = None,
         arrays: np.ndarray | None = None,
-        images: LazyImages | None = None,
+        images: Any = None,
         seed: int = 0,
         keep: bool = False,
     ) -> None:
-        import_required("reading images", "vision", "pillow")
-        given = [source for source in (paths, arrays, images) if source is not None]
-        if len(given) != 1:
-            raise DataError("images are given in one way: as paths, as arrays or as images")
         self.config, self.seed, self.paths, self.images = config, seed, paths, images
         self.pixels = None if arrays is None else as_pixels(arrays, config.channels)
-        self._count = len(given[0])
-        self._kept: np.ndarray | None = None
+        self._count = next(len(source) for source in (paths, arrays, images) if source is not None)
+        shape = (self._count, config.channels, config.size, config.size)
+        self._kept = np.empty(shape, np.uint8) if keep and math.prod(shape) <= config.memory else None
         self._decoded = np.zeros(self._count, bool)
-        self._keep = keep and self._count * config.channels * config.size**2 <= config.memory
-        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return self._count
@@ -177,7 +156,7 @@ class ImageInputs:
         if epoch is None:
             return Batch(documents, (self._plain(documents),))
         if settings.crop == "resized":
-            draws = resized_crop_draws(documents, epoch, self.seed)
+            draws = uniform(documents, epoch, self.seed, BOX, 4)
             pixels = self._each(documents, lambda image, index: self._part(image, draws[index]))
         else:
             pixels = self._plain(documents)
@@ -187,25 +166,16 @@ class ImageInputs:
 
     def _plain(self, documents: np.ndarray) -> np.ndarray:
         """Images of the config's size, without random changes."""
-        config = self.config
-        size = config.size
-        if self.pixels is not None and self.pixels.shape[2:] == (size, size) and config.short_side == size:
+        size = self.config.size
+        if self.pixels is not None and self.pixels.shape[2:] == (size, size) and self.config.short_side == size:
             return self.pixels[documents]
-        if not self._keep:
+        if self._kept is None:
             return self._each(documents, self._square)
-        kept = self._memory()
         missing = documents[~self._decoded[documents]]
         if len(missing):
-            kept[missing] = self._each(missing, self._square)
+            self._kept[missing] = self._each(missing, self._square)
             self._decoded[missing] = True
-        return kept[documents]
-
-    def _memory(self) -> np.ndarray:
-        config = self.config
-        with self._lock:
-            if self._kept is None:
-                self._kept = np.empty((self._count, config.channels, config.size, config.size), np.uint8)
-            return self._kept
+        return self._kept[documents]
 
     def _each(self, documents: np.ndarray, change: Any) -> np.ndarray:
         """Decode and change one image after the other; a batch is the work of one thread."""
@@ -221,7 +191,7 @@ class ImageInputs:
         if self.paths is not None:
             return open_image(self.paths[document], config.channels, config.max_pixels, config.shrink_to)
         if self.pixels is None:
-            return self.images[document]  # type: ignore[unsupported-operation]
+            return self.images[document]
         from PIL import Image
 
         pixels = self.pixels[document]
@@ -289,9 +259,8 @@ def _as_bytes(arrays: np.ndarray) -> np.ndarray:
 
 def image_inputs(data: Any, config: ImageConfig, seed: int = 0, keep: bool = False) -> ImageInputs:
     """The images of a `Dataset` or of `Documents`: its arrays, or files."""
-    if data.arrays is not None:
-        return ImageInputs(config, arrays=data.arrays, seed=seed, keep=keep)
-    return ImageInputs(config, paths=data.paths or Strings.of(()), seed=seed, keep=keep)
+    paths = data.paths or Strings.of(()) if data.arrays is None else None
+    return ImageInputs(config, paths=paths, arrays=data.arrays, seed=seed, keep=keep)
 
 
 def training_images(train: Dataset, valid: Dataset | None, config: ImageConfig, seed: int) -> list[Part]:
@@ -304,7 +273,8 @@ def decodable(data: Dataset | None, config: ImageConfig, what: str) -> Any:
     """The data without images that cannot be decoded, if the config says so; with their number in the log."""
     if data is None or data.kind != "paths" or config.bad_images == "error":
         return data
-    bad = bad_images(data.paths or [], config.max_pixels)
+    errors = check_images(list(data.paths or ()), config.max_pixels)
+    bad = {index: error for index, error in enumerate(errors) if error is not None}
     if not bad:
         return data
     if len(bad) == len(data):
@@ -327,20 +297,13 @@ def advice_on_bad_images() -> Iterator[None]:
         raise ImageError(error.what + advice, error.path) from None
 
 
-def bad_images(paths: Sequence[str] | Strings, max_pixels: int) -> dict[int, ImageError]:
-    """Indices of the files that cannot be decoded, with the reason."""
-    errors = check_images(list(paths), max_pixels)
-    return {index: error for index, error in enumerate(errors) if error is not None}
-
-
 def normalisation(inputs: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation per channel: those of the config, or of these images."""
-    mean, std = inputs.config.mean, inputs.config.std
-    return measure(inputs) if mean is None else (np.asarray(mean), np.asarray(std))
+    """Mean and standard deviation per channel: those of the config, or of these images.
 
-
-def measure(inputs: ImageInputs) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation per channel of pixels from 0 to 1, of at most 4,096 evenly spaced images."""
+    They are measured on pixels from 0 to 1, of at most 4,096 evenly spaced images.
+    """
+    if inputs.config.mean is not None:
+        return np.asarray(inputs.config.mean), np.asarray(inputs.config.std)
     chosen = np.unique(np.linspace(0, len(inputs) - 1, min(len(inputs), MEASURED)).astype(np.int64))
     count, total, squares = 0, np.zeros(inputs.config.channels), np.zeros(inputs.config.channels)
     for begin in range(0, len(chosen), 256):

@@ -14,17 +14,15 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-import transformers
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from labelwise.errors import ConfigError, ModelFormatError, import_required
 from labelwise.io.folder import get_tensor
 from labelwise.nn.config import RESNETS, BackboneConfig
-from labelwise.nn.inputs import as_array, as_tensor
-from labelwise.nn.text.tokens import call_guarded, checked_settings
-from labelwise.nn.text.transformer import encoder_source
-from labelwise.runtime.ranks import current_share
+from labelwise.nn.inputs import as_array, take_weights
+from labelwise.nn.text.files import call_configured, call_guarded, checked_settings, encoder_source
+from labelwise.runtime.ranks import current_share, is_distributed
 
 # --- batch norm ---
 # Batch normalisation over the batches of all ranks, on any device, and for batches of one.
@@ -82,11 +80,6 @@ class BatchNorm(nn.Module):
         normalised = centred * torch.rsqrt(variance + self.eps).reshape(shape)
         result = torch.addcmul(self.bias.reshape(shape), normalised, self.weight.reshape(shape))
         return result.to(values.dtype)
-
-
-def is_distributed() -> bool:
-    """Whether several ranks train together."""
-    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 EXPANSION = 4
@@ -170,12 +163,8 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Vectors [documents, width]."""
-        maps = self.feature_maps(images)
+        maps = self.blocks(self.pool_first(functional.relu(self.norm(self.first(images)))))
         return self.dropout(maps.flatten(1) if self.flat else maps.mean((2, 3)))
-
-    def feature_maps(self, images: Tensor) -> Tensor:
-        """The output of the last stage, [documents, channels, height, width]."""
-        return self.blocks(self.pool_first(functional.relu(self.norm(self.first(images)))))
 
 
 # --- image encoder ---
@@ -217,16 +206,12 @@ class ImageEncoder(nn.Module):
         """The device of the weights."""
         return self.mean.device
 
-    def normalised(self, pixels: Tensor) -> Tensor:
-        """Floats of mean 0 and standard deviation 1, channel by channel of each pixel, as convolutions read them."""
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Vectors [documents, width] of pixels that are normalised, channel by channel, to mean 0 and deviation 1."""
         last = getattr(self.backbone, "channels_last", False)
         images = pixels.to(memory_format=torch.channels_last if last else torch.contiguous_format).float()
         mean, std = self.mean[:, None, None], self.std[:, None, None]
-        return (images - 255 * mean) / (255 * std)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Vectors [documents, width]."""
-        return self.backbone(self.normalised(pixels))
+        return self.backbone((images - 255 * mean) / (255 * std))
 
     # --- files ---
 
@@ -239,25 +224,12 @@ class ImageEncoder(nn.Module):
 
     def restore(self, tensors: Mapping[str, np.ndarray], path: Path) -> Self:
         """Restore what `state` returned, without copying; the encoder may have been built on the meta device."""
-        restored = {}
-        for name, expected in self.state_dict().items():
-            if name.endswith(COUNTER):
-                restored[name] = torch.zeros((), dtype=expected.dtype)
-                continue
-            array = get_tensor(tensors, name, path)
-            wanted = np.dtype(str(expected.dtype).removeprefix("torch."))
-            if array.shape != tuple(expected.shape) or array.dtype != wanted:
-                raise ModelFormatError(
-                    f"{path}: the weights do not fit the network of the config: {name} is {array.dtype} "
-                    f"{list(array.shape)}, expected {wanted} {list(expected.shape)}"
-                )
-            restored[name] = as_tensor(array)
-        if np.any(np.asarray(tensors["std"]) <= 0):
+        counters = {name: np.zeros((), np.int64) for name in self.state_dict() if name.endswith(COUNTER)}
+        take_weights(self, {**tensors, **counters}, path, "the weights do not fit the network of the config")
+        if bool((self.std <= 0).any()):
             raise ModelFormatError(f"{path}: std must be above 0")
-        variances = [name for name in restored if name.endswith("running_var")]
-        if any(bool((restored[name] < 0).any()) for name in variances):
+        if any(bool((value < 0).any()) for name, value in self.named_buffers() if name.endswith("running_var")):
             raise ModelFormatError(f"{path}: a variance is below 0")
-        self.load_state_dict(restored, assign=True)
         return self
 
 
@@ -278,7 +250,9 @@ def image_backbone(config: Any, saved: Mapping[str, np.ndarray] | None = None, p
     if saved is None:
         return new_image_model(config.backbone, image.channels, image.size)
     n_weights = sum(array.size for array in saved.values())
-    return restored_image_model(get_tensor(saved, "settings", path), n_weights, config.backbone, path)
+    settings = checked_settings(get_tensor(saved, "settings", path), n_weights, path, IMAGE_FAMILIES)
+    model = call_guarded(lambda: _built(settings, str(path)), f"{path}: the network cannot be built")
+    return ImageModel(model, config.backbone.dropout)
 
 
 # --- image models ---
@@ -328,7 +302,7 @@ def new_image_model(config: BackboneConfig, channels: int, size: int) -> ImageMo
         given = {"image_size": size, "num_channels": channels, **config.architecture}
         model = call_configured(lambda: _built(given, "backbone.architecture"), "backbone.architecture")
         return ImageModel(model, config.dropout)
-    source, _, _ = encoder_source(str(config.model))
+    source, _ = encoder_source(str(config.model))
     model = call_configured(lambda: _pretrained(source), "backbone.model")
     for name, wanted in (("image_size", size), ("num_channels", channels)):
         given = getattr(model.config, name, wanted)
@@ -339,41 +313,85 @@ def new_image_model(config: BackboneConfig, channels: int, size: int) -> ImageMo
     return ImageModel(model, config.dropout)
 
 
-def restored_image_model(settings: np.ndarray, n_weights: int, config: BackboneConfig, path: Path) -> ImageModel:
-    """A network without weights, on the current device, from the settings of a model file."""
-    values = checked_settings(settings, n_weights, path, IMAGE_FAMILIES)
-    model = call_guarded(lambda: _built(values, str(path)), f"{path}: the network cannot be built")
-    return ImageModel(model, config.dropout)
-
-
-def call_configured(work: Any, field: str) -> Any:
-    """Call `work`, raising its errors as ConfigError."""
-    try:
-        return work()
-    except (ConfigError, MemoryError):
-        raise
-    except Exception as error:  # settings and files can break a library in any way
-        raise ConfigError(f"{field}: {' '.join(str(error).split())[:300]}") from None
-
-
 def _built(settings: dict[str, Any], where: str) -> Any:
     family = settings.get("model_type")
     if family not in IMAGE_FAMILIES:
         known = ", ".join(sorted(IMAGE_FAMILIES))
         raise ConfigError(f"{where}: {family!r} is no family of image networks; accepted: {known}")
+    from transformers import AutoConfig, AutoModel
+
     plain = {key: value for key, value in settings.items() if key not in ("model_type", "transformers_version")}
-    return transformers.AutoModel.from_config(transformers.AutoConfig.for_model(family, **plain))
+    return AutoModel.from_config(AutoConfig.for_model(family, **plain))
 
 
 def _pretrained(source: str) -> Any:
-    settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+    from transformers import AutoConfig
+
+    from labelwise.nn.text.transformer import load_weights
+
+    settings = AutoConfig.from_pretrained(source, trust_remote_code=False)
     if settings.model_type not in IMAGE_FAMILIES:
         raise ConfigError(f"backbone.model: {source} is a {settings.model_type}, no family of image networks")
-    model, loading = transformers.AutoModel.from_pretrained(
-        source, config=settings, use_safetensors=True, trust_remote_code=False, dtype=torch.float32,
-        output_loading_info=True,
-    )  # fmt: skip
-    drawn = sorted(name for name in loading["missing_keys"] if not name.startswith("pooler."))
-    if drawn:
-        raise ConfigError(f"backbone.model: {source} lacks {len(drawn):,} weights, for example {drawn[0]}")
-    return model
+    return load_weights(source, settings, "backbone.model")
+
+
+# --- occlusion maps ---
+# How much a label's score falls when a part of the image is covered (Zeiler and Fergus 2014).
+#
+# Works with any encoder of images and any head, because nothing but scores is needed.
+
+PIXELS_AT_ONCE = 1 << 20
+"""Pixels of images that are encoded at a time."""
+SCORES_AT_ONCE = 1 << 22
+"""Documents x labels that are ranked at a time."""
+LEAST = 1e-6
+"""Scores below it count as equal, so that the logarithm of a label that is not ranked any more is finite."""
+
+
+@torch.inference_mode()
+def occlusion_maps(network: Any, pixels: np.ndarray, labels: np.ndarray, cells: int) -> np.ndarray:
+    """Falls of the logarithm of the scores of some labels, float32 [labels, cells, cells].
+
+    Parameters
+    ----------
+    network
+        Encoder and head.
+    pixels
+        One image, uint8 [channels, height, width].
+    labels
+        Ids of the labels.
+    cells
+        The image is divided into cells x cells parts, each of which is covered once by the mean colour.
+    """
+    encoder = network.encoder
+    colour = np.rint(255 * encoder.mean.cpu().numpy()).astype(np.uint8)
+    down, right = (np.linspace(0, length, cells + 1).round().astype(int) for length in pixels.shape[1:])
+
+    def covered(cell: int) -> np.ndarray:
+        """The image without one part; without none for -1."""
+        image = pixels.copy()
+        if cell >= 0:
+            row, column = divmod(cell, cells)
+            image[:, down[row] : down[row + 1], right[column] : right[column + 1]] = colour[:, None, None]
+        return image
+
+    encoder.eval()
+    at_once, parts = max(1, PIXELS_AT_ONCE // (pixels.shape[1] * pixels.shape[2])), []
+    for begin in range(-1, cells * cells, at_once):
+        images = np.stack([covered(cell) for cell in range(begin, min(begin + at_once, cells * cells))])
+        vectors = encoder(torch.from_numpy(images).to(encoder.device)).float()
+        parts.append(label_scores(network.head, vectors, labels))
+    logs = np.log(np.maximum(np.concatenate(parts), LEAST))
+    return (logs[0] - logs[1:]).T.reshape(len(labels), cells, cells).astype(np.float32)
+
+
+def label_scores(head: Any, vectors: Tensor, labels: np.ndarray) -> np.ndarray:
+    """Scores of some labels [documents, labels]; 0 where a search has not reached the label."""
+    scores = np.zeros((len(vectors), len(labels)))
+    at_once = max(1, SCORES_AT_ONCE // head.n_labels)
+    for begin in range(0, len(vectors), at_once):
+        ids, best = head.best(vectors[begin : begin + at_once], head.n_labels)
+        found = head.probabilities(best)
+        for column, label in enumerate(labels.tolist()):
+            scores[begin : begin + at_once, column] = torch.where(ids == label, found, 0.0).amax(1).cpu().numpy()
+    return scores

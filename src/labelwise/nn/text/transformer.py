@@ -10,254 +10,40 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from torch import Tensor, nn
 
-from labelwise.config import validated
-from labelwise.errors import ConfigError, LabelwiseError, MissingDependencyError, ModelFormatError
-from labelwise.io.folder import (
-    CONFIG_FILE,
-    MANIFEST,
-    STATE_FILE,
-    Folder,
-    check_weights,
-    get_tensor,
-    model_folder,
-)
-from labelwise.nn.config import TINY, EncoderConfig
+from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.io.folder import STATE_FILE, Folder, check_weights, get_tensor
+from labelwise.nn.config import EncoderConfig
 from labelwise.nn.inputs import as_array, as_tensor, tensors_of
-from labelwise.nn.text.int8 import why_not_int8, with_int8_layers
-from labelwise.nn.text.tokens import (
+from labelwise.nn.text.files import (
     FIRST_TOKEN_FAMILIES,
-    TextTokenizer,
+    SECTION,
+    call_configured,
     call_guarded,
+    check_encoder,
     check_shapes,
+    check_vocabulary,
     checked_settings,
+    encoder_source,
+    no_encoder,
+    saved_folder,
     state_of,
+    why_no_safetensors,
 )
-from labelwise.registry import methods_that
+from labelwise.nn.text.tokens import TextTokenizer
 from labelwise.runtime.device import computing_device, seeded, torch_threads
 from labelwise.strings import Strings
-
-# --- saved encoder ---
-# The text encoder inside a saved model, given as `encoder.model` by the folder of the model or of its run.
-#
-# A fine-tuned encoder is useful only with the settings it was trained with, so those that decide its vectors come from
-# the saved model, and others are refused. Free of torch; `transformer.open_encoder` reads the weights.
-
-# --- encoder files ---
-# Checks of a pretrained encoder's folder, without torch, so that they run before anything is loaded.
-#
-# transformers accepts incomplete folders: without the files of a tokenizer it builds one that knows only the special
-# tokens, and every word becomes "unknown". So both the files and the tokenizer are checked here. A folder that PECOS's
-# XR-Transformer has written holds weights and tokenizer in folders of their own, next to files that are not read.
-
-TOKENIZER_FILES = (
-    ("tokenizer.json",),
-    ("vocab.txt",),
-    ("vocab.json", "merges.txt"),
-    ("spiece.model",),
-    ("sentencepiece.bpe.model",),
-    ("sentencepiece.model",),
-    ("spm.model",),
-    ("tokenizer.model",),
-)
-"""Any of these sets of files makes a tokenizer."""
-MIN_KNOWN_FRACTION = 0.1
-"""A tokenizer that knows a smaller fraction of the embedding rows than this belongs to another model."""
-
-
-PICKLED = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
-"""Files of weights that run code when they are read."""
-PECOS_POOLING = {"distilbert": "first", "xlnet": "last"}
-"""How XR-Transformer pools, by type of model; the others have a pooler."""
-PECOS_LENGTH = 128
-
-
-class EncoderSource(NamedTuple):
-    """Where a pretrained encoder is."""
-
-    weights: str
-    """Folder with config.json and weights, or a name on the hub."""
-    tokenizer: str
-    local: bool
-    """Whether it is a folder."""
-
-
-def encoder_source(model: str) -> EncoderSource:
-    """Find an encoder by its folder, by the folder of a model of XR-Transformer, or by its name on the hub."""
-    folder = Path(os.path.expanduser(model))
-    if folder.is_dir():
-        matcher = _matcher_folder(folder)
-        weights, tokenizer = (
-            (folder, folder) if matcher is None else (matcher / "text_encoder", matcher / "text_tokenizer")
-        )
-        if not (weights / "config.json").is_file():
-            raise ConfigError(
-                f"encoder.model: {weights} has no config.json; the folder of a transformers model is needed"
-            )
-        _check_tokenizer_files(tokenizer)
-        return EncoderSource(str(weights), str(tokenizer), True)
-    if folder.exists() or folder.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
-        raise ConfigError(f"encoder.model: {model} is not a folder; give a folder with weights or a hub name")
-    return EncoderSource(model, model, False)
-
-
-def _matcher_folder(folder: Path) -> Path | None:
-    """The part of a model of XR-Transformer that has weights and tokenizer; None if this is no such model."""
-    if (folder / "config.json").exists():
-        return None
-    candidates = (folder, folder / "text_encoder")
-    return next((path for path in candidates if (path / "text_tokenizer").is_dir()), None)
-
-
-def matcher_settings(model: str) -> dict[str, Any]:
-    """`pooling` and `max_length` of a model of XR-Transformer, as it was trained; empty for any other encoder."""
-    folder = Path(os.path.expanduser(model))
-    matcher = _matcher_folder(folder) if folder.is_dir() else None
-    if matcher is None:
-        return {}
-    kind = _json_object(matcher / "text_encoder" / "config.json").get("model_type")
-    length = PECOS_LENGTH
-    if (matcher / "param.json").exists():
-        given = _json_object(matcher / "param.json").get("pred_params")
-        length = given.get("truncate_length") if isinstance(given, dict) else None
-    return {
-        "pooling": PECOS_POOLING.get(str(kind), "pooler"),
-        "max_length": length if isinstance(length, int) and length > 0 else PECOS_LENGTH,
-    }
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"encoder.model: {path} cannot be read: {error}") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"encoder.model: {path} is damaged; a JSON object is needed")
-    return value
-
-
-def why_no_safetensors(source: str) -> str:
-    """What to do about an encoder without weights in safetensors."""
-    folder = Path(source)
-    pickled = [path.name for pattern in PICKLED for path in sorted(folder.glob(pattern))] if folder.is_dir() else []
-    if not pickled:
-        return f"{source} has no weights in safetensors; weights in pickle files (.bin, .pt) are not read"
-    return (
-        f"{source} has no weights in safetensors, and {pickled[0]} is a pickle file, which can run code: it is not "
-        "read. If you trust it, convert it once: AutoModel.from_pretrained(folder).save_pretrained(new_folder) of "
-        "transformers writes model.safetensors; copy that into this folder"
-    )
-
-
-def _check_tokenizer_files(folder: Path) -> None:
-    if any(all((folder / name).is_file() for name in names) for names in TOKENIZER_FILES):
-        return
-    accepted = ", ".join(" with ".join(names) for names in TOKENIZER_FILES)
-    raise ConfigError(
-        f"encoder.model: {folder} has no tokenizer; accepted is one of {accepted}. Copy these files from where the "
-        "weights came from, or save both there with tokenizer.save_pretrained and model.save_pretrained"
-    )
-
-
-def check_vocabulary(source: str, vocabulary: Collection[str], special: Collection[str], rows: int) -> None:
-    """Refuse a tokenizer that knows hardly any of the tokens that the weights have embeddings for."""
-    words = len(set(vocabulary) - set(special))
-    if words == 0 or words < MIN_KNOWN_FRACTION * rows:
-        raise ConfigError(
-            f"encoder.model: the tokenizer of {source} knows {words:,} tokens beside the special ones, the weights "
-            f"know {rows:,}; its files are cut off or of another model; copy them from where the weights came from"
-        )
-
-
-SECTION = "encoder"
-"""Of a method's parameters, and before the names of an encoder's arrays in a model."""
-TRAINED_WITH = ("max_length", "long_texts", "windows", "pooling", "layers")
-"""Settings that decide vectors and that an encoder was trained with."""
-
-
-def saved_folder(model: str) -> Folder | None:
-    """Open the model folder at a path, or that of the run there; None for any other folder, and for hub names."""
-    folder = Path(os.path.expanduser(model))
-    if not folder.is_dir():
-        return None
-    folder = model_folder(folder)
-    return Folder(folder, "model") if (folder / MANIFEST).is_file() else None
-
-
-def saved_settings(model: str) -> dict[str, Any]:
-    """The settings of the encoder in a saved model that decide its vectors; empty for any other encoder."""
-    folder = saved_folder(model)
-    if folder is None:
-        return {}
-    values = folder.read_json(CONFIG_FILE)
-    section = values.get(SECTION) if isinstance(values, dict) else None
-    if not isinstance(section, dict):
-        raise no_encoder(model, folder)
-    try:
-        config = validated(EncoderConfig, section)
-    except ConfigError as error:
-        raise ModelFormatError(f"{folder.file(CONFIG_FILE)}: {error}") from None
-    return {name: getattr(config, name) for name in (*TRAINED_WITH, "precision")}
-
-
-def no_encoder(model: str, folder: Folder) -> ConfigError:
-    """The error for a saved model without a text encoder."""
-    return ConfigError(
-        f"encoder.model: {model} is a saved model of {folder.manifest.get('method')}, which has no text encoder of its "
-        f"own; accepted are saved models of {methods_that('attention')}, folders with weights, and hub names"
-    )
-
-
-def with_saved_settings(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A method's parameters as given, with settings of its encoder from the saved model that they name, if they do.
-
-    Nothing is refused here; `check_encoder` is called before training.
-    """
-    given = parameters.get(SECTION)
-    given = given.given_fields() if isinstance(given, EncoderConfig) else given
-    if not isinstance(given, Mapping) or given.get("architecture"):
-        return parameters
-    if not isinstance(given.get("model"), str) or given["model"] == TINY:  # also if there is such a folder
-        return parameters
-    try:
-        saved = saved_settings(given["model"])
-    except LabelwiseError:
-        return parameters
-    return {**parameters, SECTION: {**saved, **given}} if saved else parameters
-
-
-def check_encoder(config: EncoderConfig) -> None:
-    """Raise if there is no such encoder, or if it is one of a saved model that was trained with other settings."""
-    if config.starts_random:
-        return
-    saved = saved_settings(config.model)
-    if not saved:
-        encoder_source(config.model)
-        return
-    for name in TRAINED_WITH:
-        own = getattr(config, name)
-        if own != saved[name]:
-            raise ConfigError(
-                f"encoder.{name}: the encoder in {config.model} was trained with {saved[name]}, got {own}; leave "
-                f"{name} out, it is taken from there"
-            )
-
-
-try:
-    import transformers
-except ImportError:
-    raise MissingDependencyError("transformers", "nn", "a text encoder") from None
 
 log = logging.getLogger("labelwise")
 
@@ -384,15 +170,11 @@ class TransformerEncoder(nn.Module):
         with torch_threads():
             self(row, torch.ones_like(row, dtype=torch.bool), torch.zeros(1, dtype=torch.long))
 
-    def attentions(self, ids: Tensor, mask: Tensor) -> Tensor | None:
-        """Attention weights [layers, windows, heads, length, length]; slow, for a few documents.
+    def attention_reader(self) -> AttentionReader:
+        """Computes attention weights [layers, windows, heads, length, length] of ids and mask; for a few documents.
 
-        None for models without attention (FNet, Mamba).
+        None for models without attention (FNet, Mamba). It is valid while neither the device nor the mode changes.
         """
-        return self.attention_reader()(ids, mask)
-
-    def attention_reader(self) -> Callable[[Tensor, Tensor], Tensor | None]:
-        """`attentions` for several calls while neither the device nor the mode of the encoder changes."""
         # a copy of the modules over the same weights: other threads may predict with this one
         weights = [*self.backbone.parameters(), *self.backbone.buffers()]
         backbone = copy.deepcopy(self.backbone, {id(weight): weight for weight in weights})
@@ -426,26 +208,13 @@ class TransformerEncoder(nn.Module):
                 with _empty_weights():
                     backbone = _architecture(settings)
             model = cls(backbone, tokenizer, config)
-            _take_weights(backbone, weights, path)
+            backbone.load_state_dict({key: as_tensor(value) for key, value in weights.items()}, assign=True)
             call_guarded(model.eval()._try, f"{path}: the encoder fails with its settings")
         except ModelFormatError:
             raise
         except (ConfigError, ValueError, TypeError, RuntimeError) as error:
             raise ModelFormatError(f"{path}: the settings of the encoder are damaged: {error}") from None
         return model.eval()
-
-
-def _take_weights(backbone: Any, arrays: Mapping[str, np.ndarray], path: Path) -> None:
-    for name, expected in backbone.state_dict().items():
-        array = get_tensor(arrays, name, path)
-        if array.shape != tuple(expected.shape) or array.dtype.kind != dtype_kind(expected):
-            raise ModelFormatError(f"{path}: the shape of the weight {name} differs from the settings")
-    backbone.load_state_dict({key: as_tensor(value) for key, value in arrays.items()}, strict=True, assign=True)
-
-
-def dtype_kind(tensor: Tensor) -> str:
-    """NumPy's `dtype.kind` of a tensor's numbers."""
-    return "f" if tensor.dtype.is_floating_point else "b" if tensor.dtype == torch.bool else "i"
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -455,10 +224,10 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _architecture(settings: Mapping[str, Any]) -> Any:
     """A transformer with the given settings and random weights (or none, inside `_empty_weights`)."""
-    try:
-        return transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**_plain(settings)))
-    except Exception as error:  # settings can break a constructor in any way
-        raise ConfigError(f"encoder.architecture: {' '.join(str(error).split())[:300]}") from None
+    return call_configured(
+        lambda: transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**_plain(settings))),
+        "encoder.architecture",
+    )
 
 
 @contextmanager
@@ -513,7 +282,8 @@ def _from_saved_model(config: EncoderConfig, folder: Folder) -> TransformerEncod
 
 
 def _pretrained(config: EncoderConfig) -> TransformerEncoder:
-    source, tokenizer_source, local = encoder_source(config.model)
+    source, tokenizer_source = encoder_source(config.model)
+    local = Path(source).is_dir()
     if not local:
         log.info("encoder: %s is no folder, it is taken from the Hugging Face hub or from the hub's cache", source)
     try:
@@ -521,26 +291,12 @@ def _pretrained(config: EncoderConfig) -> TransformerEncoder:
             settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
             settings._attn_implementation = None  # torch's own where the model can, never a kernel that files name
             tokenizer: Any = transformers.AutoTokenizer.from_pretrained(tokenizer_source, trust_remote_code=False)
-            backbone, loading = transformers.AutoModel.from_pretrained(
-                source,
-                config=settings,
-                use_safetensors=True,
-                trust_remote_code=False,
-                dtype=torch.float32,
-                output_loading_info=True,
-            )
-    except MemoryError:
+            unused = () if config.pooling == "pooler" else ("pooler.",)
+            backbone = load_weights(source, settings, "encoder.model", unused)
+    except (ConfigError, MemoryError):
         raise
     except Exception as error:  # files can break a library in any way: its own errors, safetensors', validators'
         raise ConfigError(f"encoder.model: {_why(source, local, error)}") from None
-    # transformers draws missing weights at random. Only a pooler that is not used may be missing.
-    unused = () if config.pooling == "pooler" else ("pooler.",)
-    drawn = sorted(name for name in loading["missing_keys"] if not name.startswith(unused))
-    if drawn:
-        raise ConfigError(
-            f"encoder.model: {source} lacks {len(drawn):,} of the weights that its config.json describes, for example "
-            f"{drawn[0]}; config.json and weights must come from the same model"
-        )
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ConfigError(f"encoder.model: {source} has no fast tokenizer (tokenizer.json)")
@@ -551,6 +307,28 @@ def _pretrained(config: EncoderConfig) -> TransformerEncoder:
     pads = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     pad = next(int(value) for value in pads if value is not None)
     return TransformerEncoder(backbone, TextTokenizer(backend, pad), config)
+
+
+def load_weights(source: str, settings: Any, field: str, unused: tuple[str, ...] = ("pooler.",)) -> Any:
+    """A pretrained network of text or images with the weights of its safetensors.
+
+    transformers draws missing weights at random, which is an error here, except those whose names start as `unused`.
+    """
+    network, loading = transformers.AutoModel.from_pretrained(
+        source,
+        config=settings,
+        use_safetensors=True,
+        trust_remote_code=False,
+        dtype=torch.float32,
+        output_loading_info=True,
+    )
+    drawn = sorted(name for name in loading["missing_keys"] if not name.startswith(unused))
+    if drawn:
+        raise ConfigError(
+            f"{field}: {source} lacks {len(drawn):,} of the weights that its config.json describes, for example "
+            f"{drawn[0]}; config.json and weights must come from the same model"
+        )
+    return network
 
 
 def _why(source: str, local: bool, error: Exception) -> str:
@@ -588,6 +366,77 @@ def _quiet() -> Iterator[None]:
         hub.setLevel(hub_level)
         if bars:
             own.enable_progress_bar()
+
+
+# --- 8-bit layers ---
+# Nearly the same vectors in less time on CPUs; everything else of a network shares memory with the original.
+#
+# Weights have 7 bits and a scale per output; activations have 8 bits, with an offset and a scale per token that are
+# computed from the token itself. torch's dynamic quantisation has one scale per batch: a token with large values makes
+# all others coarse, and vectors depend on the other texts of a batch. 8 times 7 bits is what the 16-bit sums of AVX2
+# hold without overflow, so the products are the same on all processors.
+
+LEVELS = 255
+"""Steps of an activation between the smallest and the largest value of its token."""
+MAX_WEIGHT = 64
+"""Largest 8-bit weight. Two products of this with 255 fit into 16 bits."""
+SMALLEST = 1e-30
+"""Smallest scale: its inverse times any activation is finite."""
+X86 = ("AVX2", "AVX512")
+
+
+def why_not_int8(device: torch.device) -> str | None:
+    """What keeps a device from computing with 8-bit layers; None if it can."""
+    if device.type != "cpu":
+        return f"8-bit layers are computed on a CPU, and this is {device.type}"
+    capability = torch.backends.cpu.get_cpu_capability()
+    if not capability.startswith(X86):
+        return f"8-bit layers need an x86 processor with AVX2, and torch uses {capability} here"
+    if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")):
+        return "this build of torch has no 8-bit linear layers (oneDNN)"
+    return None
+
+
+class Int8Linear(nn.Module):
+    """A linear layer with 8-bit weights and, at run time, 8-bit inputs; it computes outputs in float32."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        weight = linear.weight.detach().float()
+        scales = (weight.abs().amax(1) / MAX_WEIGHT).clamp_min_(SMALLEST)
+        rounded = torch.round(weight / scales.unsqueeze(1))
+        self.features = linear.out_features
+        self.scales = scales
+        self.sums = rounded.sum(1).mul_(scales)
+        self.bias = torch.zeros(self.features) if linear.bias is None else linear.bias.detach().float()
+        self.zeros = torch.zeros(self.features, dtype=torch.int32)
+        self.packed = torch.ops.onednn.qlinear_prepack(rounded.to(torch.int8), None)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The layer's outputs for inputs [..., features]."""
+        rows = inputs.reshape(-1, inputs.shape[-1])
+        low = rows.amin(1, keepdim=True)
+        scale = rows.amax(1, keepdim=True).sub_(low).div_(LEVELS).clamp_min_(SMALLEST)
+        inverse = scale.reciprocal()
+        rounded = torch.addcmul((low * inverse).neg_().add_(0.5), rows, inverse).to(torch.uint8)
+        products = torch.ops.onednn.qlinear_pointwise(
+            rounded, 1.0, 0, self.packed, self.scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], "none"
+        )
+        # in place: pages of another array of this size would take longer than the additions
+        products.addcmul_(low * inverse, self.sums)
+        outputs = torch.addcmul(self.bias, products, scale, out=products)
+        return outputs.reshape(*inputs.shape[:-1], self.features)
+
+
+def with_int8_layers(module: Any) -> Any:
+    """A copy of a module with 8-bit linear layers; everything else shares memory with the original."""
+    parts = [*module.parameters(), *module.buffers()]
+    copied = copy.deepcopy(module, {id(part): part for part in parts})
+    for parent in list(copied.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear:
+                setattr(parent, name, Int8Linear(child))
+    return copied.eval()
 
 
 # --- attention ---

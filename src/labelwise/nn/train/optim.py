@@ -383,10 +383,10 @@ def _groups(
 
 
 def _embeddings(part: nn.Module) -> Iterable[Tensor]:
-    """Embedding tables among a module's own parameters: torch's, or those listed in its `word_tables`."""
+    """Embedding tables among a module's own parameters: torch's, or those listed in its `embedding_tables`."""
     if isinstance(part, nn.Embedding):
         return part.parameters()
-    return (getattr(part, name) for name in getattr(part, "word_tables", ()))
+    return (getattr(part, name) for name in getattr(part, "embedding_tables", ()))
 
 
 def _torch_settings(config: OptimiserConfig) -> dict[str, Any]:

@@ -6,6 +6,7 @@ and the backward direction starts at the document's own last word. On a CPU our 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,8 +71,9 @@ class Plan(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Weights of one direction: columns ``:input_end`` of the gates are inputs', ``recurrent_begin:`` recurrent."""
+    """Weights of direction 0 or 1: columns ``:input_end`` of the gates are inputs', ``recurrent_begin:`` recurrent."""
 
+    direction: int
     inputs: Tensor
     recurrent: Tensor
     bias: Tensor
@@ -80,13 +82,19 @@ class Weights(NamedTuple):
     recurrent_begin: int
 
     @classmethod
-    def of(cls, cell_type: str, inputs: Tensor, recurrent: Tensor, input_bias: Tensor, recurrent_bias: Tensor) -> Any:
-        """From torch's four tensors, with columns in the kernels' order."""
+    def of(cls, cell_type: str, direction: int, given: Sequence[Tensor]) -> Weights:
+        """From torch's eight tensors, with columns in the kernels' order."""
+        inputs, recurrent, input_bias, recurrent_bias = (w.detach() for w in given[4 * direction : 4 * direction + 4])
         bias, w = input_bias + recurrent_bias, len(inputs) // 3
         if cell_type == "lstm":
-            return cls(inputs, recurrent, bias, len(inputs), 0)
+            return cls(direction, inputs, recurrent, bias, len(inputs), 0)
         bias = torch.cat([input_bias[2 * w :], bias[: 2 * w], recurrent_bias[2 * w :]])
-        return cls(torch.cat([inputs[2 * w :], inputs[: 2 * w]]), recurrent, bias, 3 * w, w)
+        return cls(direction, torch.cat([inputs[2 * w :], inputs[: 2 * w]]), recurrent, bias, 3 * w, w)
+
+    @property
+    def width(self) -> int:
+        """Dimension of a state of this direction."""
+        return self.recurrent.shape[1]
 
 
 class Dropout:
@@ -128,9 +136,9 @@ class RecurrentPass(torch.autograd.Function):
         dropped[0].apply(words)
         shape = (documents, longest, 2 * width)
         out = buffers.get("out", *shape) if plan.keep else torch.empty(shape)
-        weights = [Weights.of(plan.cell_type, *(w.detach() for w in given[at : at + 4])) for at in (0, 4)]
+        weights = [Weights.of(plan.cell_type, direction, given) for direction in (0, 1)]
         starts = [None if part is None else part.detach() for part in (hidden, cell)]
-        _each_direction(lambda direction: _forward(plan, buffers, weights[direction], words, starts, out, direction))
+        _each_direction(lambda own: _forward(plan, buffers, own, words, starts, out), weights)
         for step in range(1, longest):  # documents that end before this step
             if steps.counts[step] < documents:
                 out[steps.counts[step] :, step] = 0
@@ -146,21 +154,21 @@ class RecurrentPass(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override]
         plan, buffers, weights = ctx.plan, ctx.buffers, ctx.weights
-        steps, width = plan.steps, weights[0].recurrent.shape[1]
-        shape = (steps.counts[0], len(steps.counts), 2 * width)
+        steps = plan.steps
+        shape = (steps.counts[0], len(steps.counts), 2 * weights[0].width)
         gradients = grad_outputs[0].contiguous()
         if plan.drop_states:
             gradients = buffers.get("out", *shape).copy_(gradients)
             ctx.dropped[1].apply(gradients)
         needs_words, needs_start = ctx.needs_input_grad[2], ctx.needs_input_grad[3]
         words = buffers.get("words", steps.tokens, ctx.table.shape[1])
-        results = _each_direction(
-            lambda direction: _backward(plan, buffers, weights[direction], words, gradients, direction, needs_words)
-        )
+        results = _each_direction(lambda own: _backward(plan, buffers, own, words, gradients, needs_words), weights)
         if needs_words:
             total = results[0][0].add_(results[1][0])
             ctx.dropped[0].apply(total)
-            add_row_gradient(ctx.table, *summed_rows(ctx.ids, total))
+            rows, inverse = torch.unique(ctx.ids, return_inverse=True)
+            sums = torch.zeros(len(rows), total.shape[1]).index_add_(0, inverse, total)
+            add_row_gradient(ctx.table, rows, sums)
         starts: list[Tensor | None] = [None, None]
         if needs_start:
             starts[0] = torch.stack([hidden for _, hidden, _, _ in results])
@@ -170,40 +178,25 @@ class RecurrentPass(torch.autograd.Function):
         return None, None, None, *starts, *(gradient for part in results for gradient in part[3])
 
 
-def summed_rows(rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct rows in ascending order, and the sum of the values of each."""
-    distinct, inverse = torch.unique(rows, return_inverse=True)
-    return distinct, torch.zeros(len(distinct), values.shape[1]).index_add_(0, inverse, values)
+def _each_direction(work: Any, directions: Sequence[Any]) -> list[Any]:
+    """Map over both directions, in parallel if there are two threads."""
+    per_direction, usual = max(1, threads() // 2), torch.get_num_threads()
 
-
-def _each_direction(work: Any) -> list[Any]:
-    """Run both directions, in parallel if there are two threads."""
-    if threads() < 2:
-        with torch.no_grad():
-            return [work(0), work(1)]
-    per_direction, usual = threads() // 2, torch.get_num_threads()
-
-    def run_direction(direction: int) -> Any:
+    def run_direction(direction: Any) -> Any:
         with limited_threads(per_direction, usual), torch.no_grad():
             return work(direction)
 
-    return run_all(run_direction, (0, 1))
+    return run_all(run_direction, directions)
 
 
 def _forward(
-    plan: Plan,
-    buffers: Buffers,
-    weights: Weights,
-    words: Tensor,
-    starts: list[Tensor | None],
-    out: Tensor,
-    direction: int,
+    plan: Plan, buffers: Buffers, weights: Weights, words: Tensor, starts: list[Tensor | None], out: Tensor
 ) -> None:
     from labelwise.kernels.recurrent_cells import gru_forward, lstm_forward
 
     kernel = lstm_forward if plan.cell_type == "lstm" else gru_forward
-    steps, width = plan.steps, weights.recurrent.shape[1]
-    gates, before, cells = _gate_buffers(plan, buffers, width, direction)
+    steps, direction, width = plan.steps, weights.direction, weights.width
+    gates, before, cells = _gate_buffers(plan, buffers, weights)
     columns = gates[:, : weights.input_end]
     torch.addmm(weights.bias[: weights.input_end], words, weights.inputs.T, out=columns)
     gates[:, weights.input_end :] = weights.bias[weights.input_end :]
@@ -226,13 +219,13 @@ def _forward(
 
 
 def _backward(
-    plan: Plan, buffers: Buffers, weights: Weights, words: Tensor, gradients: Tensor, direction: int, needs_words: bool
+    plan: Plan, buffers: Buffers, weights: Weights, words: Tensor, gradients: Tensor, needs_words: bool
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
     """Gradients of the words, of the initial state and cell, and of torch's four tensors."""
     from labelwise.kernels.recurrent_cells import gru_backward, lstm_backward
 
-    steps, width = plan.steps, weights.recurrent.shape[1]
-    gates, before, cells = _gate_buffers(plan, buffers, width, direction)
+    steps, direction, width = plan.steps, weights.direction, weights.width
+    gates, before, cells = _gate_buffers(plan, buffers, weights)
     hidden, carried = (buffers.get(f"{name} {direction}", steps.counts[0], width) for name in ("hidden", "carried"))
     sums = gates[:, weights.recurrent_begin :]
     lstm = plan.cell_type == "lstm"
@@ -268,9 +261,9 @@ def _weight_gradients(cell_type: str, inputs: Tensor, recurrent: Tensor, bias: T
     return torch.cat([inputs[w:], inputs[:w]]), recurrent, torch.cat([others, new]), torch.cat([others, added])
 
 
-def _gate_buffers(plan: Plan, buffers: Buffers, width: int, direction: int) -> tuple[Tensor, Tensor, Tensor]:
+def _gate_buffers(plan: Plan, buffers: Buffers, weights: Weights) -> tuple[Tensor, Tensor, Tensor]:
     """Gates, hidden states and cells before each step. A GRU has no cells, and its kernels read none."""
-    tokens = plan.steps.tokens
+    tokens, width, direction = plan.steps.tokens, weights.width, weights.direction
     gates = buffers.get(f"gates {direction}", tokens, 4 * width)
     before = buffers.get(f"before {direction}", tokens, width)
     cells = buffers.get(f"cells {direction}", tokens, width) if plan.cell_type == "lstm" else before
@@ -294,7 +287,7 @@ class RecurrentEncoder(nn.Module):
         Whether a document has the mean of its states, instead of `States`.
     """
 
-    word_tables = ("words",)
+    embedding_tables = ("words",)
     """Names of the parameters that are embedding tables, for `decay_on`."""
 
     def __init__(
@@ -312,12 +305,9 @@ class RecurrentEncoder(nn.Module):
                     nn.init.xavier_uniform_(weight)
                 elif name.startswith("bias"):
                     nn.init.zeros_(weight)
-        self.start: nn.Parameter | None = None
-        self.start_cell: nn.Parameter | None = None
-        if config.learned_start:
-            self.start = nn.Parameter(torch.zeros(2, half))
-            if config.cell == "lstm":
-                self.start_cell = nn.Parameter(torch.zeros(2, half))
+        learns_cell = config.learned_start and config.cell == "lstm"
+        self.start = nn.Parameter(torch.zeros(2, half)) if config.learned_start else None
+        self.start_cell = nn.Parameter(torch.zeros(2, half)) if learns_cell else None
         self.pool = BufferPool()
 
     @property

@@ -11,10 +11,11 @@ import gzip
 import logging
 import re
 import zlib
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -22,6 +23,7 @@ from scipy import sparse
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.io.folder import strings_from_tensors, strings_to_tensors
 from labelwise.nn.config import WordsConfig
+from labelwise.nn.inputs import Batch
 from labelwise.runtime.progress import progress
 from labelwise.strings import Strings
 
@@ -31,23 +33,6 @@ CHUNK = 1024
 LETTERS_PER_WORD = 12
 """Characters of a long text that are read first, per word needed of it."""
 UNKNOWN = 0
-
-
-@dataclass(frozen=True)
-class WordBatch:
-    """Documents in order of descending length, packed by time steps: all first words, then all second ones, ..."""
-
-    rows: np.ndarray
-    """Indices of the documents, in the order of the batch."""
-    ids: np.ndarray
-    """Word ids [tokens], int64."""
-    lengths: np.ndarray
-    """Words of each document, int64, descending."""
-
-    @property
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """The arguments of `RecurrentEncoder.forward`."""
-        return self.ids, self.lengths
 
 
 @dataclass(frozen=True)
@@ -65,15 +50,18 @@ class WordTokens:
         """Words of each text."""
         return np.diff(self.starts)
 
-    def batch(self, documents: np.ndarray, epoch: int | None = None) -> WordBatch:
-        """The given documents, in order of descending length."""
+    def batch(self, documents: np.ndarray, epoch: int | None = None) -> Batch:
+        """The given documents in order of descending length: word ids [tokens], int64, and words of each document.
+
+        Words are packed by time steps: all first words, then all second ones, ...
+        """
         begins = self.starts[documents]
         lengths = self.starts[np.asarray(documents) + 1] - begins
         order = np.argsort(-lengths, kind="stable")
         begins, lengths = begins[order], lengths[order]
         steps = np.arange(int(lengths[0]) if len(lengths) else 0)[:, None]
         positions = (begins + steps)[steps < lengths]
-        return WordBatch(np.asarray(documents)[order], self.ids[positions].astype(np.int64), lengths)
+        return Batch(np.asarray(documents)[order], (self.ids[positions].astype(np.int64), lengths))
 
 
 class Vocabulary:
@@ -137,16 +125,11 @@ class Vocabulary:
 
 def _ragged(rows: Iterable[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     """Concatenate lists of ids; an empty list becomes [-1]. Returns the ids and the offsets of the lists."""
-    parts, chunk, sizes = [np.empty(0, np.int32)], [], []
+    ids, sizes = array("i"), [0]
     for row in rows:
-        kept = row or [-1]
-        chunk += kept
-        sizes.append(len(kept))
-        if len(chunk) > 1 << 20:
-            parts.append(np.array(chunk, np.int32))
-            chunk = []
-    parts.append(np.array(chunk, np.int32))
-    return np.concatenate(parts), np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
+        ids.extend(row or [-1])
+        sizes.append(len(row) or 1)
+    return np.array(ids, np.int32), np.cumsum(sizes, dtype=np.int64)
 
 
 def _words_of(texts: Strings, config: WordsConfig) -> Iterator[list[str]]:
@@ -279,23 +262,21 @@ def _from_array(path: Path, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndar
     """Indices of the vocabulary's words that are in a .npy with its list of words, and their vectors."""
     listed = Path(str(vocabulary.config.vectors_words)).expanduser()
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file of vectors") from None
+        stored = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{path}: not an array of numbers: {error}") from None
-    if not isinstance(array, np.ndarray):
+    if not isinstance(stored, np.ndarray):
         raise DataError(f"{path}: an archive of arrays (.npz); one array (.npy) is needed")
-    if array.ndim != 2 or array.dtype.kind != "f" or array.shape[1] == 0:
-        raise DataError(f"{path}: vectors are a float array [words, width], this is {array.dtype} {array.shape}")
+    if stored.ndim != 2 or stored.dtype.kind != "f" or stored.shape[1] == 0:
+        raise DataError(f"{path}: vectors are a float array [words, width], this is {stored.dtype} {stored.shape}")
     try:
         words = listed.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{listed}: the words of the vectors cannot be read: {error}") from None
     if words[-1] == "":
         words.pop()
-    if len(words) != len(array):
-        raise DataError(f"{listed}: {len(words):,} words for the {len(array):,} vectors in {path}")
+    if len(words) != len(stored):
+        raise DataError(f"{listed}: {len(words):,} words for the {len(stored):,} vectors in {path}")
     positions = vocabulary.words.positions
     row_of_word: dict[int, int] = {}
     for row, word in enumerate(words):
@@ -303,7 +284,7 @@ def _from_array(path: Path, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndar
             row_of_word.setdefault(positions[word], row)
     rows = np.array(list(row_of_word), np.int64)
     lines = np.array(list(row_of_word.values()), np.int64)
-    vectors = np.array(array[lines], np.float32) if len(lines) else np.empty((0, array.shape[1]), np.float32)
+    vectors = np.array(stored[lines], np.float32)
     bad = np.flatnonzero(~np.isfinite(vectors).all(1))
     if len(bad):
         raise DataError(f"{path}: row {lines[bad[0]]:,} ('{words[lines[bad[0]]]}') has a number that is not finite")
@@ -329,7 +310,7 @@ def _from_text(path: Path, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarr
         word, *values = line.strip().rsplit(None, width)
         index = missing.get(word)
         if index is None:
-            if _is_number(word.split()[1]):
+            if _numbers(word.split()[1:2]) is not None:
                 raise DataError(f"{path}:{number}: more than the {width} numbers of the lines before: {_shown(line)}")
             continue  # words with spaces, whose first part happens to be in the vocabulary
         vectors.append(_parse(values, width, path, number, line))
@@ -341,10 +322,9 @@ def _from_text(path: Path, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarr
 
 
 def _parse(values: list[bytes], width: int, path: Path, number: int, line: bytes) -> np.ndarray:
-    try:
-        vector = np.array([float(value) for value in values], np.float32)
-    except ValueError:
-        raise DataError(f"{path}:{number}: not a word and {width} numbers: {_shown(line)}") from None
+    vector = _numbers(values)
+    if vector is None:
+        raise DataError(f"{path}:{number}: not a word and {width} numbers: {_shown(line)}")
     if len(vector) != width:
         raise DataError(f"{path}:{number}: {len(vector)} numbers, the lines before have {width}: {_shown(line)}")
     if not np.isfinite(vector).all():
@@ -352,12 +332,11 @@ def _parse(values: list[bytes], width: int, path: Path, number: int, line: bytes
     return vector
 
 
-def _is_number(text: bytes) -> bool:
+def _numbers(values: list[bytes]) -> np.ndarray | None:
     try:
-        float(text)
+        return np.array([float(value) for value in values], np.float32)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _is_header(line: bytes) -> bool:
@@ -369,21 +348,15 @@ def _is_header(line: bytes) -> bool:
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Numbered lines of a plain or gzip file."""
     try:
-        size = path.stat().st_size
-        with _open(path) as file, progress("reading word vectors", size) as step:
+        size, opened = path.stat().st_size, gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rb") as file, progress("reading word vectors", size) as step:
             for number, line in enumerate(file, 1):
                 yield number, line
                 step(len(line))
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file of vectors") from None
     except IsADirectoryError:
         raise DataError(f"{path}: this is a folder; a file of vectors is needed") from None
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: the vectors cannot be read: {error}") from None
-
-
-def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[bad-return]
 
 
 def _shown(line: bytes) -> str:

@@ -1,17 +1,6 @@
-"""Cascade head of multi-head encoding (MHC): the first digit is a group, later digits are scored below a few nodes.
+"""Heads of digits: labels as numbers in mixed radix, of which a head scores the digits instead of all labels.
 
-Multi-Head Encoding for Extreme Label Classification, Liang et al., TPAMI 2025. An output per group; below it, at each
-level, a narrow layer (the bottleneck) and an embedding per node, of which only the children of a few nodes per document
-are scored. It has labels x bottleneck parameters instead of labels x width, and a step costs as much as the labels of
-the groups that it visits.
-
-Training visits the true nodes of a document, all of them, and those that the model itself ranks highest, as negatives.
-With `bce` a score is the product of the probabilities of the nodes on its path. With `softmax` and only true nodes it
-is p(group) p(label | group), a hierarchical softmax. With other nodes as negatives, the softmax of a level is over the
-children of all visited nodes, in training and in prediction, and the score is still the product over the path: on
-Omniglot it has 77 % top-1 accuracy, p(group) p(label | group) of the same weights 62 %, the last level alone 69 %. The
-order of labels does not depend on the beam then, but the sum that normalises their scores does.
-Prediction is a beam search; the original is greedy.
+Multi-Head Encoding for Extreme Label Classification, Liang et al., TPAMI 2025.
 """
 
 from __future__ import annotations
@@ -24,12 +13,153 @@ from scipy.special import logit
 from torch import Tensor, nn
 from torch.nn import functional
 
-from labelwise.labelspace.digits import DigitCode
-from labelwise.nn.config import DigitHeadConfig
-from labelwise.nn.heads.base import INITIAL_STD, Head, Targets
-from labelwise.nn.heads.linear import Mass, Outputs, blocked_softmax, exact_topk
-from labelwise.nn.heads.losses import label_priors
+from labelwise.labelspace.digits import DigitCode, best_labels_of_digits
+from labelwise.nn.config import DigitHeadConfig, LossConfig
+from labelwise.nn.heads.base import INITIAL_STD, Head, LinearHead, Targets, exact_topk, label_priors
+from labelwise.nn.heads.linear import Outputs, Softmax
+from labelwise.nn.heads.losses import best_constants, loss_with_gradients, make_loss
 from labelwise.topk import NO_LABEL
+
+# --- product ---
+# One output per value of each digit (MHP), sum_h C_h outputs instead of C.
+#
+# The score of a label is the sum of its digits' scores, so the digits are independent given the document, and the
+# matrix of scores has a rank of at most the number of outputs: fewest parameters, and the lowest accuracy of the three
+# heads.
+#
+# `softmax`, the default, is the consistent loss: the negative log-likelihood of the label in the softmax over all
+# labels whose scores are these sums. Without surplus codes it is the sum of a cross-entropy per digit; with some, its
+# normaliser leaves them out, which costs no more: all valid codes are those that agree with the last one up to some
+# digit, are below it there, and free after it. The original's losses are `joint_softmax` (one softmax over the outputs
+# of all digits) and `bce` (a binary cross-entropy per output against the digits of all labels).
+
+
+class Product(LinearHead):
+    """Outputs per value of each digit, digit after digit.
+
+    Parameters
+    ----------
+    width
+        Dimension of a vector.
+    code
+        The digits of the labels; values that no label has get no output.
+    config
+        Settings.
+    """
+
+    config: DigitHeadConfig
+
+    def __init__(self, width: int, code: DigitCode, config: DigitHeadConfig) -> None:
+        super().__init__(width, code.n_labels, sum(code.sizes), config)
+        self.code = code
+        starts = np.concatenate([[0], np.cumsum(code.sizes)[:-1]])
+        columns = torch.from_numpy(code.encode(np.arange(code.n_labels)) + starts)
+        self.columns: Tensor
+        self.register_buffer("columns", columns, persistent=False)  # outputs of each label [labels, digits]
+        last = code.n_labels - 1
+        self.last_digits = [last // place % radix for place, radix in zip(code.places, code.radices, strict=True)]
+
+    def _constants(self, counts: np.ndarray, n_documents: int) -> np.ndarray:
+        sums = np.zeros(len(self.bias))
+        np.add.at(sums, self.columns.cpu().numpy(), np.asarray(counts, np.float64)[:, None])
+        if self.config.loss == "bce":
+            priors = label_priors(np.minimum(sums, n_documents), n_documents)
+            return best_constants(make_loss(LossConfig()), priors)
+        parts = torch.from_numpy(sums + 0.5).split(self.code.sizes)
+        return torch.cat([torch.log(part / part.sum()) for part in parts]).numpy()
+
+    # --- loss ---
+
+    def loss(self, states: Tensor, targets: Targets, candidates: Tensor | None = None) -> Tensor:
+        """The mean loss of the documents."""
+        return self._loss(functional.linear(self.dropout(states), self.weight, self.bias), targets)
+
+    def _loss(self, outputs: Tensor, targets: Targets) -> Tensor:
+        outputs = outputs if outputs.dtype == torch.float64 else outputs.float()
+        count = max(len(outputs), 1)
+        columns = self.columns[targets.labels]
+        if self.config.loss == "bce":
+            return self._binary(outputs, targets, columns)
+        masses = targets.masses(len(outputs)).to(outputs.dtype)
+        if self.config.loss == "joint_softmax":
+            outputs = functional.log_softmax(outputs, 1)
+        own = outputs[targets.documents[:, None], columns].sum(1) @ masses
+        if self.config.loss == "joint_softmax":
+            return -own / count
+        totals = torch.zeros(len(outputs), dtype=outputs.dtype, device=outputs.device)
+        totals.index_add_(0, targets.documents, masses)
+        return (self.normaliser(outputs) @ totals - own) / count
+
+    def _binary(self, outputs: Tensor, targets: Targets, columns: Tensor) -> Tensor:
+        true = torch.zeros_like(outputs)
+        weights = torch.ones_like(outputs)
+        true[targets.documents[:, None], columns] = 1.0
+        if targets.weights is not None:
+            # a digit of several labels has the largest of their weights
+            flat = (targets.documents[:, None] * outputs.shape[1] + columns).ravel()
+            own = targets.weights.to(outputs.dtype).repeat_interleave(columns.shape[1])
+            weights.view(-1).scatter_reduce_(0, flat, own, "amax", include_self=False)
+        loss = functional.binary_cross_entropy_with_logits(outputs, true, weights, reduction="sum")
+        scale = outputs.shape[1] if self.config.reduction == "mean" else 1
+        return loss / (max(len(outputs), 1) * scale)
+
+    def normaliser(self, outputs: Tensor) -> Tensor:
+        """The log-sum-exp of the scores of all labels [documents], without surplus codes."""
+        parts = outputs.split(self.code.sizes, 1)
+        sums = [torch.logsumexp(part, 1) for part in parts]
+        if self.code.surplus == 0:
+            return torch.stack(sums).sum(0)
+        terms, agreeing = [], torch.zeros_like(sums[0])
+        for digit, (part, last) in enumerate(zip(parts, self.last_digits, strict=True)):
+            if last > 0:
+                free = [torch.logsumexp(part[:, :last], 1), *sums[digit + 1 :]]
+                terms.append(agreeing + torch.stack(free).sum(0))
+            agreeing = agreeing + part[:, last]
+        return torch.logsumexp(torch.stack([*terms, agreeing]), 0)
+
+    # --- prediction ---
+
+    @torch.no_grad()
+    def best(self, states: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Ids and log-probabilities of the k best labels; with `bce` the sum of the logarithms of the digits'."""
+        with torch.autocast(states.device.type, enabled=False):
+            outputs = functional.linear(states.to(self.weight.dtype), self.weight, self.bias)
+            if self.config.loss == "bce":
+                scores = functional.logsigmoid(outputs)
+            else:
+                scores = torch.cat([functional.log_softmax(part, 1) for part in outputs.split(self.code.sizes, 1)], 1)
+                if self.code.surplus:  # before the search, so that ties are those of the final scores
+                    scores[:, : self.code.sizes[0]] -= self.normaliser(scores)[:, None]
+            ids, best = best_labels_of_digits(scores.cpu().numpy(), self.code, k)
+        return torch.from_numpy(ids).to(states.device), torch.from_numpy(best).to(scores).clamp_max(0)
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """The exponential of log-probabilities."""
+        return torch.exp(scores)
+
+    def constant_loss(self, labels: Any, rows: np.ndarray) -> float:
+        """The loss of `rows` with the constant scores that fit the frequencies of digits."""
+        counts = np.bincount(labels.indices, minlength=self.n_labels)
+        constants = torch.from_numpy(self._constants(counts, labels.shape[0])).to(self.device)
+        targets = Targets.of_rows(labels, rows).to(self.device)
+        with torch.no_grad():
+            return float(self._loss(constants.expand(len(rows), -1), targets))
+
+
+# --- cascade ---
+# The first digit is a group, later digits are scored below a few nodes (MHC).
+#
+# An output per group; below it, at each level, a narrow layer (the bottleneck) and an embedding per node, of which only
+# the children of a few nodes per document are scored. It has labels x bottleneck parameters instead of labels x width,
+# and a step costs as much as the labels of the groups that it visits.
+#
+# Training visits the true nodes of a document, all of them, and those that the model itself ranks highest, as
+# negatives. With `bce` a score is the product of the probabilities of the nodes on its path. With `softmax` and only
+# true nodes it is p(group) p(label | group), a hierarchical softmax. With other nodes as negatives, the softmax of a
+# level is over the children of all visited nodes, in training and in prediction, and the score is still the product
+# over the path: on Omniglot it has 77 % top-1 accuracy, p(group) p(label | group) of the same weights 62 %, the last
+# level alone 69 %. The order of labels does not depend on the beam then, but the sum that normalises their scores does.
+# Prediction is a beam search; the original is greedy.
 
 USUAL_BOTTLENECK = 256
 """Width of embeddings when the config has none."""
@@ -62,9 +192,10 @@ class Cascade(Head):
         below = range(1, code.depth)
         self.dropout = nn.Dropout(config.dropout)
         self.groups = Outputs(width, code.n_nodes(0), flat)
-        self.bottlenecks = nn.ModuleList(nn.Linear(width, narrow) for _ in below)
-        self.levels = nn.ModuleList(Outputs(narrow, code.n_nodes(digit), flat) for digit in below)
+        self.bottlenecks: Any = nn.ModuleList(nn.Linear(width, narrow) for _ in below)
         self.visited = config.groups or USUAL_GROUPS[config.loss]
+        segments = code.radices if self.is_conditional else [None] * code.depth
+        self.levels: Any = nn.ModuleList(Outputs(narrow, code.n_nodes(digit), flat, segments[digit]) for digit in below)
         self.code_of: Tensor
         self.register_buffer("code_of", torch.from_numpy(code.code_of), persistent=False)
         order = None if code.label_at is None else torch.from_numpy(code.label_at.astype(np.int64))
@@ -87,7 +218,7 @@ class Cascade(Head):
         self.groups.initialise(nodes[0] * n_documents, n_documents, seed)
         generator = torch.Generator().manual_seed(seed + 1)
         for digit in range(1, self.code.depth):
-            bottleneck, level = self._bottleneck(digit), self._level(digit)
+            bottleneck, level = self.bottlenecks[digit - 1], self.levels[digit - 1]
             bottleneck.weight.normal_(0, bottleneck.in_features**-0.5, generator=generator)
             bottleneck.bias.zero_()
             level.weight.normal_(0, INITIAL_STD, generator=generator)
@@ -114,42 +245,29 @@ class Cascade(Head):
         """Values per node in the order of the embeddings: labels at the last level."""
         return values[self.code.code_of] if digit == self.code.depth - 1 else values
 
-    def _bottleneck(self, digit: int) -> nn.Linear:
-        layer: nn.Linear = self.bottlenecks[digit - 1]  # type: ignore[bad-assignment]
-        return layer
-
-    def _level(self, digit: int) -> Outputs:
-        level: Outputs = self.levels[digit - 1]  # type: ignore[bad-assignment]
-        return level
-
     # --- loss ---
 
     def loss(self, states: Tensor, targets: Targets, candidates: Tensor | None = None) -> Tensor:
         """The mean loss of the documents, the sum over all levels."""
-        if candidates is not None:
-            raise self._needs_all_labels()
         tops = self._search(states.detach(), self.visited, self.code.depth - 1) if self.visited > 1 else []
         vectors = self.dropout(states)
         true = [self._true_nodes(targets, digit, len(vectors)) for digit in range(self.code.depth)]
-        loss = self._group_loss(vectors, true[0])
+        if self.config.loss == "bce":
+            loss = self.groups.loss(vectors, true[0])
+        else:
+            softmax = Softmax(true[0], self.config.block)
+            loss = loss_with_gradients(vectors, self.groups.weight, self.groups.bias, softmax)
         for digit in range(1, self.code.depth):
             best = tops[digit - 1][0] if tops else None
             parents = visited_nodes(true[digit - 1], len(vectors), best, self.visited)
             if parents.shape[1] == 0:
-                self._level(digit).without_candidates(parents)
+                self.levels[digit - 1].without_candidates()
                 continue
             nodes = self._rows(self._children(parents, digit), digit)
             masses = self._target_masses(true[digit], parents, digit)
-            narrow = self._bottleneck(digit)(vectors)
-            segment = self.code.radices[digit] if self.is_conditional else None
-            loss = loss + self._level(digit).loss(narrow, masses, nodes, segment)
+            narrow = self.bottlenecks[digit - 1](vectors)
+            loss = loss + self.levels[digit - 1].loss(narrow, masses, nodes)
         return loss
-
-    def _group_loss(self, vectors: Tensor, true: Targets) -> Tensor:
-        if self.config.loss == "bce" or true.weights is None:
-            return self.groups.loss(vectors, true)
-        mass = Mass(true.documents, true.labels, true.weights)
-        return blocked_softmax(vectors, self.groups.weight, self.groups.bias, mass, self.config.block)
 
     def _true_nodes(self, targets: Targets, digit: int, n_documents: int) -> Targets:
         """The nodes of the documents' labels at a level as distinct pairs, sorted by node.
@@ -200,11 +318,9 @@ class Cascade(Head):
         """Ids and log-probabilities of the k best labels that the beam search finds, ties in order of ids."""
         with torch.autocast(states.device.type, enabled=False):
             vectors = states.to(self.groups.weight.dtype)
-            scored = self.config.beam * max(self.code.radices[1:]) * self._bottleneck(1).out_features
+            scored = self.config.beam * max(self.code.radices[1:]) * self.bottlenecks[0].out_features
             rows = max(1, WEIGHTS_AT_ONCE // scored)
-            parts = [self._best_of_few(vectors[begin : begin + rows], k) for begin in range(0, len(vectors), rows)]
-        if not parts:
-            return torch.empty(0, k, dtype=torch.long, device=vectors.device), vectors.new_empty(0, k)
+            parts = [self._best_of_few(some, k) for some in vectors.split(rows)]
         return torch.cat([ids for ids, _ in parts]), torch.cat([best for _, best in parts])
 
     def _best_of_few(self, vectors: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -239,7 +355,7 @@ class Cascade(Head):
         above = above.gather(1, order)
         candidates = self._children(parents, digit)
         rows = self._rows(candidates, digit)
-        scores = self._level(digit).scores(self._bottleneck(digit)(vectors), rows)
+        scores = self.levels[digit - 1].scores(self.bottlenecks[digit - 1](vectors), rows)
         scores = self._log_probabilities(scores, digit) + above.repeat_interleave(self.code.radices[digit], 1)
         scores = scores.nan_to_num(-torch.inf, neginf=-torch.inf).masked_fill_(candidates < 0, -torch.inf)
         if digit == self.code.depth - 1 and self.label_at is not None:
@@ -254,7 +370,7 @@ class Cascade(Head):
             return functional.logsigmoid(scores)
         if not self.is_conditional:
             return functional.log_softmax(scores, 1)
-        segments = scores.view(len(scores), -1, self.code.radices[digit])
+        segments = scores.unflatten(1, (-1, self.code.radices[digit]))
         return functional.log_softmax(segments, 2).flatten(1)
 
     def probabilities(self, scores: Tensor) -> Tensor:
