@@ -252,8 +252,8 @@ def test_the_recipe_is_a_training_config():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"head": {"loss": {"name": "bce", "focus": 3.0}}}, "focus is a setting of the focal loss"),
-        ({"head": {"loss": {"name": "focal", "shift": 0.2}}}, "shift is a setting of the asymmetric loss"),
+        ({"head": {"loss": {"name": "bce", "focus": 3.0}}}, "focus is a setting of name: focal"),
+        ({"head": {"loss": {"name": "focal", "shift": 0.2}}}, "shift is a setting of name: asymmetric"),
         ({"encoder": {"windows": 2}}, "windows is a setting of long_texts: windows"),
     ],
 )

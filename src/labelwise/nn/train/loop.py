@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from labelwise.config import PART, deciding_fields
 from labelwise.errors import ConfigError, DataError, MissingDependencyError, did_you_mean
 from labelwise.io.tensors import counts_of
 from labelwise.metrics.streaming import Evaluator
@@ -430,7 +431,7 @@ class _Loop:
         outer = job.budget
         self.checkpoints = Checkpoints(
             folder,
-            [job.fingerprint("train"), head, rows, config.part_of_the_result()],
+            [job.fingerprint("train"), head, rows, deciding_fields(config, PART)],
             outer.seconds if config.time_budget is None and outer.is_limited else config.time_budget,
             config,
             ranks,
