@@ -19,7 +19,10 @@ from labelwise.nn.train.optim import make_schedule
         ({"seed": -1}, "seed"),
         ({"seed": 2**70}, "seed"),
         ({"validate_every": None, "early_stopping": {}}, "needs validation"),
-        ({"optimiser": {"name": "sgd", "betas": [0.9, 0.99]}}, "betas is a setting of name: adam, amsgrad, adamw; this is sgd"),
+        (
+            {"optimiser": {"name": "sgd", "betas": [0.9, 0.99]}},
+            "betas is a setting of name: adam, amsgrad, adamw; this is sgd",
+        ),
         ({"optimiser": {"name": "adam", "momentum": 0.9}}, "momentum is a setting of name: sgd; this is adam"),
         ({"optimiser": {"name": "sgd", "nesterov": True}}, "nesterov needs a momentum"),
         ({"optimiser": {"head_rate": 1.0, "head_factor": 2.0}}, "not both"),
