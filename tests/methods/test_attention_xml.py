@@ -137,14 +137,14 @@ def brute_output(output, views):
 
 def test_a_level_learns_true_nodes_and_the_highest_ranked_and_starts_from_the_level_above(monkeypatch):
     data = planted("texts", n_documents=200)
-    made_fit, parts, starts = tree_training.Fit, [], []
+    made_fit, parts, starts = tree_training.NetworkFitting, [], []
 
     def noted(level, train, valid, config, **settings):
         parts.append(train)
         starts.append({name: weight.clone() for name, weight in level.state_dict().items()})
         return made_fit(level, train, valid, config, **settings)
 
-    monkeypatch.setattr(tree_training, "Fit", noted)
+    monkeypatch.setattr(tree_training, "NetworkFitting", noted)
     model = made({"epochs": 1}, levels=[8, 16], cluster_size=8, beam_width=4).fit(data)
     tree = model.trees_[0]
     for depth in (1, 2):

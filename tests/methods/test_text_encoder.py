@@ -67,7 +67,7 @@ def test_validation_is_on_held_out_documents_and_the_best_weights_are_kept():
     records = model.history_.records
     assert {"P@1", "P@3", "P@5", "nDCG@5", "valid_loss"} <= set(records[-1])
     best = max(record["P@1"] for record in records)
-    assert model.history_.best.value == best == pytest.approx(precision(model, valid))
+    assert model.history_.best["value"] == best == pytest.approx(precision(model, valid))
     held = made({"epochs": 1}, valid_fraction=0.2).fit(train)
     assert "P@1" in held.history_.records[0]
     assert "P@1" not in made({"epochs": 1}, valid_fraction=0.0).fit(train).history_.records[0]

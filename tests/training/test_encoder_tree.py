@@ -15,7 +15,7 @@ from labelwise.nn.encode import EncoderHead
 from labelwise.nn.fine_tuning import NodeOutputs, linear_head, matched_nodes
 from labelwise.nn.inputs import Part, Vectors
 from labelwise.nn.levels import Parents, best_of_batch
-from labelwise.nn.train.fit import Fit
+from labelwise.nn.train.fit import NetworkFitting
 from labelwise.runtime.budget import NO_LIMIT
 
 SOLVER = SolverConfig(cost_positive=1.5, cost_negative=1.5, tolerance=1e-4, max_passes=3000, threshold=0.0)
@@ -66,7 +66,9 @@ def test_the_loss_of_a_level_is_that_of_its_scores(planted, has_candidates, weig
     loss = LossConfig(name="squared_hinge", reduction="mean")
     head = NodeOutputs(6, 6, HeadConfig(loss=loss, dropout=0.0)).initialise(np.ones(6), 10, 0)
     part = Part(Vectors(vectors), targets, parents=parents)
-    fit = Fit(EncoderHead(nn.Identity(), head), part, None, TrainingConfig(), of_level=True, weighted=weighted)
+    fit = NetworkFitting(
+        EncoderHead(nn.Identity(), head), part, None, TrainingConfig(), of_level=True, weighted=weighted
+    )
     found = fit.loss(fit.load(np.arange(5), 0))
     own = torch.from_numpy(targets.toarray())[:, : 3 if has_candidates else 6]
     with torch.no_grad():
@@ -80,7 +82,9 @@ def test_a_flat_level_has_no_array_of_documents_times_labels():
     n_labels = 1_000_000
     labels = sparse.csr_array((np.ones(4, np.float32), ([0, 1, 1, 3], [5, 7, n_labels - 1, 0])), shape=(4, n_labels))
     head = NodeOutputs(1, n_labels, HeadConfig())
-    fit = Fit(EncoderHead(nn.Identity(), head), Part(Vectors(np.ones((4, 1))), labels), None, TrainingConfig())
+    fit = NetworkFitting(
+        EncoderHead(nn.Identity(), head), Part(Vectors(np.ones((4, 1))), labels), None, TrainingConfig()
+    )
     loaded = fit.load(np.array([3, 0, 1]), 0)
     assert loaded.candidates is None
     assert loaded.targets.labels.tolist() == [0, 5, 7, n_labels - 1]

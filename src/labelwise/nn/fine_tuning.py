@@ -50,7 +50,7 @@ from labelwise.nn.encode import EncoderHead, cache_folder, encode_some_texts
 from labelwise.nn.heads.linear import Outputs
 from labelwise.nn.inputs import Part, Vectors
 from labelwise.nn.levels import Parents, best_nodes
-from labelwise.nn.train.fit import Fit
+from labelwise.nn.train.fit import NetworkFitting
 from labelwise.nn.train.levels import level_targets, tensors_of_tops, with_candidates, with_parents
 from labelwise.nn.train.loop import History, train
 from labelwise.nn.train.optim import check_by_row
@@ -236,7 +236,7 @@ def _train_levels(
             vectors.clear()
             network = EncoderHead(encoder, head)
             valid = some[1] if len(some) > 1 else None
-            fit = Fit(network, some[0], valid, training, of_level=True, weighted=fine.weighted)
+            fit = NetworkFitting(network, some[0], valid, training, of_level=True, weighted=fine.weighted)
             histories.append(train(fit, training, job=part, title="training"))
             above = head
     return histories

@@ -225,11 +225,11 @@ def _train_watched(
     title: str = "training",
 ) -> History:
     """Train on the first part and validate on the second, if there is one; a monitor of None sees nothing."""
-    from labelwise.nn.train.fit import Fit
+    from labelwise.nn.train.fit import NetworkFitting
     from labelwise.nn.train.loop import train
     from labelwise.nn.train.monitor import CollapseMonitor
 
-    fitting = Fit(network, parts[0], parts[1] if len(parts) > 1 else None, training)
+    fitting = NetworkFitting(network, parts[0], parts[1] if len(parts) > 1 else None, training)
     watching = CollapseMonitor(fitting, monitor) if monitor is not None and monitor.enabled else None
     return train(fitting, training, job=job, monitor=watching, title=title)
 

@@ -21,7 +21,7 @@ from labelwise.nn.config import TrainingConfig
 from labelwise.nn.encode import EncoderHead
 from labelwise.nn.inputs import Part
 from labelwise.nn.levels import LevelTree, Parents, best_nodes, free_buffers, mean_states, new_network
-from labelwise.nn.train.fit import Fit
+from labelwise.nn.train.fit import NetworkFitting
 from labelwise.nn.train.loop import History, train
 from labelwise.nn.train.optim import check_by_row
 from labelwise.nn.words.vocabulary import Vocabulary, word_table
@@ -53,7 +53,7 @@ def train_levels(
             levels.append(new_level(depth, targets[0][depth], levels[-1] if levels else None))
             nodes = min(beam, tree.sizes[depth - 1]) if depth else 0
             some = with_candidates(parts, targets[0][depth - 1], nodes)
-            fit = Fit(levels[-1], some[0], some[1] if len(some) > 1 else None, training, of_level=True)
+            fit = NetworkFitting(levels[-1], some[0], some[1] if len(some) > 1 else None, training, of_level=True)
             histories.append(train(fit, training, job=part, title="training"))
             free_buffers(levels[-1])
     return LevelTree(tree, levels, beam), histories

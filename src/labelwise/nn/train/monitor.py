@@ -20,7 +20,7 @@ from labelwise.nn.config import MonitorConfig, OptimiserConfig, VerdictName
 from labelwise.nn.encode import TOKENS_AT_ONCE
 from labelwise.nn.inputs import batches_by_length
 from labelwise.nn.text.transformer import attention_entropy, attention_of_first
-from labelwise.nn.train.fit import Fit, Loaded
+from labelwise.nn.train.fit import Loaded, NetworkFitting
 from labelwise.nn.train.optim import torch_defaults
 
 # --- verdicts ---
@@ -217,14 +217,14 @@ ATTENTION_DOCUMENTS = 16
 class CollapseMonitor:
     """Diagnoses a training after every validation; see `readings` and `verdict`."""
 
-    def __init__(self, fitting: Fit, config: MonitorConfig) -> None:
+    def __init__(self, fitting: NetworkFitting, config: MonitorConfig) -> None:
         self.fitting, self.config = fitting, config
         self.verdict: Verdict | None = None
         self.in_a_row = 0
         self.steps = StepSampler(fitting.module, fitting.config.optimiser)
         rows = np.random.default_rng(fitting.config.seed).permutation(len(fitting.train))[: config.probe]
         self.rows = rows[np.argsort(fitting.lengths[rows], kind="stable")]
-        self.floor = fitting.output.constant_loss(fitting.train.labels, self.rows)
+        self.floor = fitting.head.constant_loss(fitting.train.labels, self.rows)
         first = self._read_probe()
         if math.isnan(self.floor):  # a head whose loss has no simple floor
             self.floor = first.loss
@@ -279,7 +279,7 @@ class CollapseMonitor:
 
     @torch.inference_mode()
     def _read_probe(self) -> Reading:
-        module, head = self.fitting.module, self.fitting.output
+        module, head = self.fitting.module, self.fitting.head
         was_training = module.training
         module.eval()
         parts, loss = [], 0.0
@@ -300,7 +300,7 @@ class CollapseMonitor:
 
     def _load(self, rows: np.ndarray) -> Loaded:
         """Some training documents as they are predicted, on the device."""
-        device, batch = self.fitting.output.device, self.fitting.load(rows)
+        device, batch = self.fitting.head.device, self.fitting.load(rows)
         return Loaded(tuple(part.to(device) for part in batch.inputs), batch.targets.to(device))
 
     def _attention_entropy(self) -> tuple[float, ...]:

@@ -75,8 +75,6 @@ class RowOptimiser(Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Update the rows with gradients; a dense gradient updates all. Closures are not supported."""
-        if closure is not None:
-            raise TypeError("closures are not supported")
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -162,12 +160,11 @@ class RowOptimiser(Optimizer):
             state["faded"].index_fill_(0, rows, float(state["fading"]))
 
     @torch.no_grad()
-    def catch_up(self, parameter: Tensor | None = None, rows: Tensor | None = None) -> None:
-        """Apply postponed decay: to all tables, or to some rows of one table before they are read."""
-        chosen = list(self.state) if parameter is None else [parameter]
-        for one in chosen:
-            if "faded" in self.state[one]:
-                self._apply_missed_decay(one, rows)
+    def catch_up(self) -> None:
+        """Apply postponed decay to all tables, so that they may be read."""
+        for parameter, state in self.state.items():
+            if "faded" in state:
+                self._apply_missed_decay(parameter, None)
 
 
 def _take(table: Tensor, rows: Tensor | None) -> Tensor:
@@ -236,18 +233,8 @@ _RULES: dict[str, Callable[..., Tensor]] = {
 
 REMEMBERED = 5
 """Gradient norms that adaptive clipping remembers."""
-# Names of the settings: ours and torch's.
-TORCH_NAMES = {
-    "betas": "betas",
-    "eps": "eps",
-    "momentum": "momentum",
-    "nesterov": "nesterov",
-    "rho": "rho",
-    "rate_decay": "lr_decay",
-    "initial_sum": "initial_accumulator_value",
-}
-
-
+TORCH_NAMES = {"rate_decay": "lr_decay", "initial_sum": "initial_accumulator_value"}
+"""Names of settings that torch calls otherwise."""
 FUSED_ON = {"adagrad": {"cpu"}}
 """Devices with fused kernels, if not all: not every torch has Adagrad's for GPUs."""
 
@@ -265,13 +252,12 @@ class Optimisers:
 
     parts: tuple[Optimizer, ...]
     names: dict[Tensor, str]
-    base_rates: tuple[tuple[dict[str, Any], float], ...]
-    """Each parameter group and its learning rate before the schedule."""
 
     def set_rates(self, factor: float) -> None:
-        """Set the learning rates of the next step."""
-        for group, rate in self.base_rates:
-            group["lr"] = rate * factor
+        """Set the learning rates of the next step, by those before the schedule."""
+        for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = group["initial_lr"] * factor
 
     def step(self) -> None:
         """Update the weights."""
@@ -336,7 +322,7 @@ def make_optimisers(
     for prefix in (*head, *rows):
         if not any(name.startswith(prefix) for name in named):
             raise ConfigError(f"no trainable parameter has a name that begins with '{prefix}'")
-    by_row = {name for name in named if name.startswith(tuple(rows))} | (_sparse_tables(module) & set(named))
+    by_row = {name for name in named if name.startswith(tuple(rows))} | _sparse_tables(module)
     parts: list[Optimizer] = []
     dense = _groups(module, {n: p for n, p in named.items() if n not in by_row}, config, head)
     if dense:
@@ -345,8 +331,7 @@ def make_optimisers(
     if sparse:
         check_by_row(config)
         parts.append(RowOptimiser(sparse, config.name, _torch_settings(config)))
-    base = tuple((group, group["lr"]) for part in parts for group in part.param_groups)
-    return Optimisers(tuple(parts), {p: name for name, p in named.items()}, base)
+    return Optimisers(tuple(parts), {p: name for name, p in named.items()})
 
 
 def check_by_row(config: OptimiserConfig) -> None:
@@ -379,7 +364,10 @@ def _groups(
         no_decay |= config.decay_on == "matrices_but_embeddings" and parameter in embeddings
         rate = head_rate if name.startswith(tuple(head)) else body_rate
         groups.setdefault((rate, 0.0 if no_decay else decay), []).append(parameter)
-    return [{"params": params, "lr": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]
+    return [
+        {"params": params, "lr": rate, "initial_lr": rate, "weight_decay": decay}
+        for (rate, decay), params in groups.items()
+    ]
 
 
 def _embeddings(part: nn.Module) -> Iterable[Tensor]:
@@ -391,7 +379,7 @@ def _embeddings(part: nn.Module) -> Iterable[Tensor]:
 
 def _torch_settings(config: OptimiserConfig) -> dict[str, Any]:
     """The settings of the config under torch's names; the others have torch's defaults."""
-    given = {theirs: getattr(config, ours) for ours, theirs in TORCH_NAMES.items()}
+    given = {TORCH_NAMES.get(name, name): getattr(config, name) for name in config.owners()}
     settings = {key: value for key, value in given.items() if value is not None}
     return {**settings, "amsgrad": True} if config.name == "amsgrad" else settings
 
@@ -510,7 +498,7 @@ class Averaging:
     def __init__(self, config: AveragingConfig, parameters: Mapping[str, Tensor]) -> None:
         self.config = config
         self.parameters = dict(parameters)
-        self.averages: list[Tensor] = []
+        self.averages: dict[str, Tensor] = {}
         self.count = 0
 
     def is_due(
@@ -531,17 +519,16 @@ class Averaging:
     @torch.no_grad()
     def update(self) -> None:
         """Add the current weights to the average."""
-        now = list(self.parameters.values())
         self.count += 1
         if not self.averages:
-            self.averages = [parameter.detach().clone() for parameter in now]
+            self.averages = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
             return
         if self.config.kind == "swa":
             weight = 1 / min(self.count, self.config.window or self.count)
         else:
             decay = 0.999 if self.config.decay is None else self.config.decay
             weight = 1 - min(decay, self.count / (9 + self.count))
-        torch._foreach_lerp_(self.averages, now, weight)
+        torch._foreach_lerp_(list(self.averages.values()), list(self.parameters.values()), weight)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -555,19 +542,13 @@ class Averaging:
     @torch.no_grad()
     def swap(self) -> None:
         """Exchange averages and weights."""
-        for average, parameter in zip(self.averages, self._averaged_parameters(), strict=True):
-            kept = parameter.detach().clone()
-            parameter.copy_(average)
+        for name, average in self.averages.items():
+            kept = self.parameters[name].detach().clone()
+            self.parameters[name].copy_(average)
             average.copy_(kept)
 
-    def _averaged_parameters(self) -> Sequence[Tensor]:
-        return list(self.parameters.values()) if self.averages else []
-
-    def state(self) -> dict[str, Tensor]:
-        """The averages by parameter name."""
-        return dict(zip(self.parameters, self.averages, strict=True)) if self.averages else {}
-
-    def restore(self, state: Mapping[str, Tensor], count: int) -> None:
-        """Restore what `state` returned, and the number of averaged states."""
+    def restore(self, averages: Mapping[str, Tensor], count: int) -> None:
+        """Restore the averages, if there were any, and the number of averaged states."""
         self.count = count
-        self.averages = [state[name].to(p.device, copy=True) for name, p in self.parameters.items()] if state else []
+        named = self.parameters.items() if averages else ()
+        self.averages = {name: averages[name].to(parameter.device, copy=True) for name, parameter in named}

@@ -233,7 +233,7 @@ class RepetitionFitting:
         self.data, self.training, self.module = data, training, network
         self.numbers, self.tables, self.hashed = list(numbers), tables, data.hashed(numbers)
         self.n_buckets, last = data.config.buckets, len(network.weights)
-        self.head, self.rows = (f"biases.{last}", f"weights.{last - 1}" if last else "table"), ("table",)
+        self.head_names, self.row_tables = (f"biases.{last}", f"weights.{last - 1}" if last else "table"), ("table",)
         self.ones = np.ones(data.labels.shape[0], np.int64)
 
     def batches(self, epoch: int) -> Sequence[np.ndarray]:
