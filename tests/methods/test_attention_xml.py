@@ -279,7 +279,7 @@ def test_validation_goes_by_steps_and_the_best_is_kept():
     assert [record["step"] for record in last.records] == [6, 12, 18, 24, 30, 36]
     best = max(record["nDCG@5"] for record in last.records)
     found = lw.evaluate(model.predict(valid, k=5), valid, metrics=["nDCG@5"])["nDCG@5"]
-    assert last.best.value == best == pytest.approx(found)
+    assert last.best["value"] == best == pytest.approx(found)
     unseen = lw.Dataset(np.eye(2), ["L0", "never seen"], texts=["word0x1 word0x2", "something else"])
     made({"epochs": 1}).fit(train, valid=unseen)
 

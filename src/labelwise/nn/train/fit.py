@@ -21,7 +21,7 @@ from labelwise.nn.heads.base import Head, Targets
 from labelwise.nn.heads.sharding import check_head
 from labelwise.nn.inputs import Part, tensors_of, training_batches
 from labelwise.nn.levels import best_nodes
-from labelwise.nn.train.loop import metrics_to_validate, validation_metrics
+from labelwise.nn.train.loop import Fitting, metrics_to_validate, validation_metrics
 from labelwise.runtime.budget import Budget
 from labelwise.topk import TopK
 
@@ -40,7 +40,7 @@ class Loaded(NamedTuple):
     candidates: Tensor | None = None
 
 
-class NetworkFitting:
+class NetworkFitting(Fitting):
     """Fitting of an encoder with a head, or of a head alone on vectors.
 
     Parameters
@@ -84,10 +84,10 @@ class NetworkFitting:
         """Batches of documents of similar length."""
         return training_batches(self.lengths, self.config, epoch)
 
-    def load(self, documents: np.ndarray, epoch: int | None = None) -> Loaded:
+    def load(self, item: np.ndarray, epoch: int | None = None) -> Loaded:
         """Load a batch, with the random changes of the epoch; without one as documents are predicted."""
         part = self.train
-        batch = part.batch(documents, epoch)
+        batch = part.batch(item, epoch)
         if part.parents is None:
             return Loaded(tensors_of(batch), Targets.of_rows(part.labels, batch.rows, self.weighted))
         candidates = part.parents.of(batch.rows).children()

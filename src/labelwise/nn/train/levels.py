@@ -51,9 +51,10 @@ def train_levels(
                 parts = ranked(levels[-1], parts, tree, depth, beam, part)
             parts = [replace(one, labels=own[depth]) for one, own in zip(parts, targets, strict=True)]
             levels.append(new_level(depth, targets[0][depth], levels[-1] if levels else None))
-            nodes = min(beam, tree.sizes[depth - 1]) if depth else 0
-            some = with_candidates(parts, targets[0][depth - 1], nodes)
-            fit = NetworkFitting(levels[-1], some[0], some[1] if len(some) > 1 else None, training, of_level=True)
+            learned, valid = parts[0], parts[1] if len(parts) > 1 else None
+            if depth:
+                learned = with_candidates(learned, targets[0][depth - 1], min(beam, tree.sizes[depth - 1]))
+            fit = NetworkFitting(levels[-1], learned, valid, training, of_level=True)
             histories.append(train(fit, training, job=part, title="training"))
             free_buffers(levels[-1])
     return LevelTree(tree, levels, beam), histories
@@ -83,14 +84,10 @@ def with_parents(parts: Sequence[Part], tops: Arrays, tree: LabelTree, depth: in
     return [replace(part, parents=Parents.ranked(top, tree, depth)) for part, top in zip(parts, found, strict=True)]
 
 
-def with_candidates(parts: Sequence[Part], true: Any, count: int) -> list[Part]:
-    """The parts, but training documents have `count` parents: those above true nodes, then the highest ranked."""
-    parents = parts[0].parents
-    if parents is None:
-        return list(parts)
-    nodes = training_nodes(true, parents.nodes, count)
-    own = Parents(nodes, np.empty((len(nodes), 0), np.float32), parents.offsets)
-    return [replace(parts[0], parents=own), *parts[1:]]
+def with_candidates(part: Part, true: Any, count: int) -> Part:
+    """Training documents with `count` parents each: those above true nodes, then the highest ranked."""
+    nodes = training_nodes(true, part.parents.nodes, count)
+    return replace(part, parents=Parents(nodes, np.empty((len(nodes), 0), np.float32), part.parents.offsets))
 
 
 def level_targets(tree: LabelTree, labels: Any, counts: bool = False) -> list[Any]:

@@ -43,7 +43,7 @@ from labelwise.nn.buckets import (
 )
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.inputs import training_batches
-from labelwise.nn.train.loop import metrics_to_validate, train, validation_metrics
+from labelwise.nn.train.loop import Fitting, metrics_to_validate, train, validation_metrics
 from labelwise.runtime.budget import Budget
 from labelwise.runtime.device import torch_threads
 from labelwise.runtime.job import FILE, Job, Stored, flat
@@ -209,7 +209,7 @@ def _repartition_all(
 # --- what the training loop fits ---
 
 
-class RepetitionFitting:
+class RepetitionFitting(Fitting):
     """Fitting of some repetitions.
 
     Parameters
