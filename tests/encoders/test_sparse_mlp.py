@@ -7,8 +7,8 @@ from scipy import sparse
 from torch import nn
 from torch.nn import functional
 
-from labelwise.nn.buckets import SparseMLP, SparseRows
 from labelwise.nn.config import OptimiserConfig
+from labelwise.nn.sparse_mlp import SparseMLP, SparseRows
 from labelwise.nn.train.optim import make_optimisers
 from labelwise.runtime.threads import using_threads
 

@@ -11,7 +11,7 @@ from labelwise.commands.describe import describe_model
 from labelwise.errors import ConfigError, DataError, ModelFormatError
 from labelwise.methods.attention_xml import clustered
 from labelwise.model.fitted import Saved
-from labelwise.nn import levels as level_networks
+from labelwise.nn import level_networks
 from labelwise.nn.levels import LevelsModel
 from labelwise.nn.train import levels as tree_training
 from labelwise.registry import can

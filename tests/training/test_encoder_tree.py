@@ -14,7 +14,8 @@ from labelwise.nn.config import HeadConfig, LossConfig, TrainingConfig
 from labelwise.nn.encode import EncoderHead
 from labelwise.nn.fine_tuning import NodeOutputs, linear_head, matched_nodes
 from labelwise.nn.inputs import Part, Vectors
-from labelwise.nn.levels import Parents, best_of_batch
+from labelwise.nn.level_networks import best_of_batch
+from labelwise.nn.levels import Parents
 from labelwise.nn.train.fit import NetworkFitting
 from labelwise.runtime.budget import NO_LIMIT
 

@@ -50,8 +50,9 @@ def test_every_setting_is_described():
             pending += [o for o in options if isinstance(o, type) and hasattr(o, "model_fields")]
 
 
-def test_settings_do_not_load_torch():
-    code = "import sys, labelwise.nn.config, labelwise.nn.inputs; sys.exit('torch' in sys.modules)"
+def test_settings_and_what_methods_learn_do_not_load_torch():
+    names = ", ".join(f"labelwise.nn.{name}" for name in ("config", "inputs", "model", "buckets", "levels", "featurizer"))
+    code = f"import sys, {names}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -23,10 +23,10 @@ from labelwise.features.tfidf import Tfidf
 from labelwise.labelspace.tree import LabelPath
 from labelwise.linear.memory import Held, check_memory, encoding_need
 from labelwise.linear.model import LinearRanker
-from labelwise.nn.encode import VectorCache, cache_folder
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
+    from labelwise.nn.encode import VectorCache
     from labelwise.nn.text.transformer import AttentionMap, TransformerEncoder
     from labelwise.nn.train.loop import History
     from labelwise.runtime.job import Job
@@ -92,7 +92,7 @@ class WordsAndVectors:
 
         Documents that there is no time to encode have vectors of 0, as the mean has.
         """
-        from labelwise.nn.encode import encode_some_texts
+        from labelwise.nn.encode import cache_folder, encode_some_texts
         from labelwise.runtime.device import computing_device, torch_threads
 
         texts = train.texts or Strings.of(())
@@ -139,7 +139,7 @@ class WordsAndVectors:
 
     def _opened_cache(self, count: int) -> VectorCache | None:
         """The user's cache for so many texts, opened once: that reads all weights, for their fingerprint."""
-        from labelwise.nn.encode import open_cache
+        from labelwise.nn.encode import cache_folder, open_cache
 
         folder = cache_folder(count) if self.published else None
         if folder is None:

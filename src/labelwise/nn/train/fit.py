@@ -20,7 +20,7 @@ from labelwise.nn.encode import EncoderHead, vectors_in_batches
 from labelwise.nn.heads.base import Head, Targets
 from labelwise.nn.heads.sharding import check_head
 from labelwise.nn.inputs import Part, tensors_of, training_batches
-from labelwise.nn.levels import best_nodes
+from labelwise.nn.level_networks import best_nodes
 from labelwise.nn.train.loop import Fitting, metrics_to_validate, validation_metrics
 from labelwise.runtime.budget import Budget
 from labelwise.topk import TopK

@@ -26,23 +26,18 @@ from labelwise.io.folder import Folder, FolderWriter, get_tensor
 from labelwise.io.tensors import counts_of
 from labelwise.labelspace.bucket_search import BucketSearch
 from labelwise.labelspace.buckets import BucketTables, RepartitionConfig, read_lookups, repartitioned
-from labelwise.nn.buckets import (
+from labelwise.nn.buckets import NetworkShape, Repetition, feature_rows, label_tables, network_shape, stores_tables
+from labelwise.nn.config import TrainingConfig
+from labelwise.nn.inputs import training_batches
+from labelwise.nn.sparse_mlp import (
     BucketTargets,
-    NetworkShape,
-    Repetition,
     SparseMLP,
     SparseRows,
     bucket_loss,
-    feature_tables,
-    label_tables,
-    network_shape,
     repetition_of,
     sparse_rows,
     stacked_networks,
-    stores_tables,
 )
-from labelwise.nn.config import TrainingConfig
-from labelwise.nn.inputs import training_batches
 from labelwise.nn.train.loop import Fitting, metrics_to_validate, train, validation_metrics
 from labelwise.runtime.budget import Budget
 from labelwise.runtime.device import torch_threads
@@ -105,9 +100,8 @@ class BucketData:
         return network_shape(self.config, self.features.shape[1])
 
     def hashed(self, numbers: Sequence[int]) -> list[np.ndarray] | None:
-        """The rows of features in the networks' tables; None where they are the features' numbers."""
-        tables = feature_tables(self.config, self.features.shape[1])
-        return None if tables is None else [tables.table(number) for number in numbers]
+        """The rows of features in the networks' tables."""
+        return feature_rows(self.config, self.features.shape[1], numbers)
 
     @property
     def stored(self) -> Stored:
@@ -209,6 +203,7 @@ def _repartition_all(
 # --- what the training loop fits ---
 
 
+@dataclass
 class RepetitionFitting(Fitting):
     """Fitting of some repetitions.
 
@@ -216,34 +211,32 @@ class RepetitionFitting(Fitting):
     ----------
     data, training
         Data, and settings of the loop.
-    network
+    module
         The repetitions' networks, stacked.
     numbers, tables
         Per repetition its number and the buckets of its labels.
     """
 
-    def __init__(
-        self,
-        data: BucketData,
-        training: TrainingConfig,
-        network: SparseMLP,
-        numbers: Sequence[int],
-        tables: list[np.ndarray],
-    ) -> None:
-        self.data, self.training, self.module = data, training, network
-        self.numbers, self.tables, self.hashed = list(numbers), tables, data.hashed(numbers)
-        self.n_buckets, last = data.config.buckets, len(network.weights)
-        self.head_names, self.row_tables = (f"biases.{last}", f"weights.{last - 1}" if last else "table"), ("table",)
-        self.ones = np.ones(data.labels.shape[0], np.int64)
+    data: BucketData
+    training: TrainingConfig
+    module: SparseMLP
+    numbers: Sequence[int]
+    tables: list[np.ndarray]
+
+    def __post_init__(self) -> None:
+        self.hashed, last = self.data.hashed(self.numbers), len(self.module.weights)
+        self.head_names = f"biases.{last}", f"weights.{last - 1}" if last else "table"
+        self.row_tables = ("table",)
 
     def batches(self, epoch: int) -> Sequence[np.ndarray]:
         """Batches of documents, shuffled in each epoch, equal for all repetitions; sorted within a batch."""
-        return [np.sort(rows) for rows in training_batches(self.ones, self.training, epoch)]
+        ones = np.ones(self.data.labels.shape[0], np.int64)
+        return [np.sort(rows) for rows in training_batches(ones, self.training, epoch)]
 
     def load(self, item: np.ndarray, epoch: int) -> Batch:
         """Load sparse rows and the buckets of their labels."""
         rows = sparse_rows(pick_rows(self.data.features, item), len(self.tables), self.hashed)
-        targets = BucketTargets.of_rows(self.data.labels, item, self.tables, self.n_buckets)
+        targets = BucketTargets.of_rows(self.data.labels, item, self.tables, self.data.config.buckets)
         return rows.indptr, rows.columns, rows.values, targets.indices, targets.fractions
 
     def loss(self, batch: Batch) -> Tensor:
@@ -256,7 +249,7 @@ class RepetitionFitting(Fitting):
     def _search(self) -> BucketSearch:
         given = dict(zip(self.numbers, self.tables, strict=True))
         n_labels = self.data.labels.shape[1]
-        return BucketSearch(BucketTables(n_labels, self.n_buckets, tuple(self.numbers), given=given))
+        return BucketSearch(BucketTables(n_labels, self.data.config.buckets, tuple(self.numbers), given=given))
 
     def validate(self, budget: Budget) -> dict[str, float]:
         """Precision and nDCG on the held-out documents, with these repetitions only."""
