@@ -51,7 +51,9 @@ def test_every_setting_is_described():
 
 
 def test_settings_and_what_methods_learn_do_not_load_torch():
-    names = ", ".join(f"labelwise.nn.{name}" for name in ("config", "inputs", "model", "buckets", "levels", "featurizer"))
+    names = ", ".join(
+        f"labelwise.nn.{name}" for name in ("config", "inputs", "model", "buckets", "levels", "featurizer")
+    )
     code = f"import sys, {names}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 

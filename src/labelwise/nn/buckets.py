@@ -22,6 +22,7 @@ from labelwise.features.featurizers import Featurizer, csr_rows, saved_featurize
 from labelwise.io.folder import get_tensor
 from labelwise.labelspace.bucket_search import Aggregation, BucketSearch, Score
 from labelwise.labelspace.buckets import BucketTables, checked_table
+from labelwise.runtime.device import computing_device, torch_threads
 from labelwise.runtime.progress import progress
 from labelwise.topk import TopK, sorted_by_score
 
@@ -199,7 +200,6 @@ class BucketModel:
         import torch
 
         from labelwise.nn.sparse_mlp import sparse_rows
-        from labelwise.runtime.device import torch_threads
 
         form = score_form(config)
         out = np.empty((len(self.repetitions), self.config.buckets, features.shape[0]), np.float32)
@@ -215,7 +215,6 @@ class BucketModel:
     def _networks(self) -> list[Any]:
         """The networks on their device."""
         from labelwise.nn.sparse_mlp import stacked_networks
-        from labelwise.runtime.device import computing_device
 
         shape = network_shape(self.config, self.features.n_features)
         return [stacked_networks([one], shape).to(computing_device()) for one in self.repetitions]

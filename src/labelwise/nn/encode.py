@@ -10,9 +10,8 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,14 +22,7 @@ from torch import Tensor, nn
 from labelwise.data.hashing import text_hashes
 from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.io.tensors import map_tensors, write_tensor_file
-from labelwise.nn.inputs import (
-    Batch,
-    Encoder,
-    Inputs,
-    Part,
-    batches_by_length,
-    tensors_of,
-)
+from labelwise.nn.inputs import Encoder, Inputs, Part, batches_by_length, tensors_of
 from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.device import limited_threads
 from labelwise.runtime.job import fingerprint
@@ -41,9 +33,9 @@ from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 if TYPE_CHECKING:
-    from labelwise.nn.heads.base import Head
     from labelwise.nn.text.transformer import TransformerEncoder
 
+log = logging.getLogger("labelwise")
 
 # --- vector cache ---
 # Vectors of texts on disk, so that an encoder reads no text again: after a kill, in other runs, in sweeps.
@@ -53,8 +45,6 @@ if TYPE_CHECKING:
 # named by the texts in them and never change, so any number of processes can use a cache at the same time without
 # locks. A damaged file is ignored, and replaced once its texts are encoded again. The user's cache has a maximum size:
 # the files that were used least recently are removed.
-
-log = logging.getLogger("labelwise")
 
 VARIABLE, OFF = "LABELWISE_VECTORS", "off"
 LIMIT_VARIABLE, DEFAULT_LIMIT = "LABELWISE_VECTORS_GB", 20.0
@@ -127,19 +117,18 @@ class VectorCache:
     def fill(self, hashes: np.ndarray, vectors: np.ndarray) -> np.ndarray:
         """Write the vectors that are known into the rows of their texts; returns the rows that are not known.
 
-        `hashes` must be distinct.
+        `hashes` must be distinct, and at least one.
         """
         order = np.argsort(hashes)
-        ordered = hashes[order]
         missing = np.ones(len(hashes), bool)
         for path, known in self._known:
-            at = np.minimum(np.searchsorted(ordered, known), max(len(hashes) - 1, 0))
-            here = np.flatnonzero(ordered[at] == known) if len(hashes) else at
-            rows = order[at[here]]
+            at = order[np.minimum(np.searchsorted(hashes, known, sorter=order), len(hashes) - 1)]
+            here = np.flatnonzero(hashes[at] == known)
+            rows = at[here]
             new = missing[rows]
-            block = self._opened(path) if new.any() else None
-            if block is not None and np.array_equal(block.hashes, known) and self._is_whole(block):
-                vectors[rows[new]] = block.vectors[here[new]]
+            found = self._read(path, known) if new.any() else None
+            if found is not None:
+                vectors[rows[new]] = found[here[new]]
                 missing[rows] = False
                 with suppress(OSError):
                     os.utime(path)  # it is in use
@@ -148,10 +137,7 @@ class VectorCache:
     def known(self, hashes: np.ndarray) -> np.ndarray | None:
         """The vectors of exactly these texts, if another process has stored them since this cache was opened."""
         path = self._path(hashes)
-        block = self._opened(path) if path.exists() else None
-        if block is None or not np.array_equal(block.hashes, hashes) or not self._is_whole(block):
-            return None
-        return block.vectors
+        return self._read(path, hashes) if path.exists() else None
 
     def keep(self, hashes: np.ndarray, vectors: np.ndarray) -> None:
         """Store vectors. If that is not possible, a warning is logged once: they are then not known next time."""
@@ -188,11 +174,15 @@ class VectorCache:
             log.warning("%s: not used: %s", path, error)
         return None
 
-    def _is_whole(self, block: _Block) -> bool:
-        whole = fingerprint(block.hashes, block.vectors) == block.checksum.tobytes().decode("ascii", "replace")
-        if not whole:
-            log.warning("%s: not used: its contents are damaged", block.path)
-        return whole
+    def _read(self, path: Path, hashes: np.ndarray) -> np.ndarray | None:
+        """The vectors in a file, if it holds exactly these texts and is whole."""
+        block = self._opened(path)
+        if block is None or not np.array_equal(block.hashes, hashes):
+            return None
+        if fingerprint(block.hashes, block.vectors) != block.checksum.tobytes().decode("ascii", "replace"):
+            log.warning("%s: not used: its contents are damaged", path)
+            return None
+        return block.vectors
 
 
 def _remove_outdated(folder: Path, own: Path) -> None:
@@ -329,9 +319,7 @@ def distinct_texts(texts: Strings) -> Distinct:
     hashes = text_hashes(texts)
     _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    rows = first[order]
+    rows, rank = first[order], np.argsort(order)
     return Distinct(rows, rank[inverse], hashes[rows])
 
 
@@ -409,32 +397,19 @@ def encoder_fingerprint(encoder: TransformerEncoder) -> str:
 
 
 # --- mirrored ---
-# Images seen in a mirror, and vectors of images with their mirror images.
 
 
-@dataclass(frozen=True)
-class MirroredInputs:
-    """The same images, left and right exchanged."""
+class WithMirror:
+    """An encoder of images whose vectors are sums: those of each image and of its mirror image."""
 
-    inputs: Inputs
+    def __init__(self, encoder: Any) -> None:
+        self.encoder, self.width, self.device = encoder, encoder.width, encoder.device
 
-    def __len__(self) -> int:
-        return len(self.inputs)
+    def eval(self) -> None:
+        self.encoder.eval()
 
-    @property
-    def lengths(self) -> np.ndarray:
-        """Those of the images."""
-        return self.inputs.lengths
-
-    def batch(self, documents: np.ndarray, epoch: int | None = None) -> Batch:
-        """The given images."""
-        batch = self.inputs.batch(documents, epoch)
-        return Batch(batch.rows, tuple(np.ascontiguousarray(array[..., ::-1]) for array in batch.arrays))
-
-
-def encode_with_mirror(encoder: Encoder, inputs: Inputs, what: str) -> np.ndarray:
-    """The sum of the vectors of each image and of its mirror image."""
-    return encode_inputs(encoder, inputs, what) + encode_inputs(encoder, MirroredInputs(inputs), what)
+    def __call__(self, *images: Tensor) -> Tensor:
+        return self.encoder(*images) + self.encoder(*(part.flip(-1) for part in images))
 
 
 # --- with a head ---
@@ -454,16 +429,10 @@ class EncoderHead(nn.Module):
 
     def best(self, inputs: Inputs, k: int, what: str) -> TopK:
         """The k best labels of each document, with probabilities as scores."""
+        ids, scores = np.empty((len(inputs), k), np.int32), np.empty((len(inputs), k), np.float32)
         with closing(vectors_in_batches(self.encoder, inputs, what)) as batches:
-            return best_labels(self.head, batches, len(inputs), k)
-
-
-def best_labels(head: Head, batches: Iterable[tuple[np.ndarray, Tensor]], count: int, k: int) -> TopK:
-    """The k best labels of documents whose vectors come in batches, in any order."""
-    ids = np.empty((count, k), np.int32)
-    scores = np.empty((count, k), np.float32)
-    for documents, vectors in batches:
-        labels, best = head.best(vectors, k)
-        scores[documents] = torch.where(labels == NO_LABEL, best, head.probabilities(best)).cpu().numpy()
-        ids[documents] = labels.cpu().numpy()
-    return sorted_by_score(ids, scores)
+            for documents, vectors in batches:
+                labels, best = self.head.best(vectors, k)
+                best = torch.where(labels == NO_LABEL, best, self.head.probabilities(best))
+                ids[documents], scores[documents] = labels.cpu().numpy(), best.cpu().numpy()
+        return sorted_by_score(ids, scores)

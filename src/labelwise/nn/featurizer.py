@@ -23,6 +23,7 @@ from labelwise.features.tfidf import Tfidf
 from labelwise.labelspace.tree import LabelPath
 from labelwise.linear.memory import Held, check_memory, encoding_need
 from labelwise.linear.model import LinearRanker
+from labelwise.runtime.device import computing_device, torch_threads
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
@@ -93,7 +94,6 @@ class WordsAndVectors:
         Documents that there is no time to encode have vectors of 0, as the mean has.
         """
         from labelwise.nn.encode import cache_folder, encode_some_texts
-        from labelwise.runtime.device import computing_device, torch_threads
 
         texts = train.texts or Strings.of(())
         need = encoding_need(len(train), train.n_labels, encoder.width, config.trees)
@@ -125,7 +125,6 @@ class WordsAndVectors:
     def vectors(self, documents: Dataset | Documents) -> np.ndarray:
         """Vectors as the encoder gives them; those of the last call are remembered."""
         from labelwise.nn.encode import encode_corpus
-        from labelwise.runtime.device import torch_threads
 
         texts = documents.texts or Strings.of(())
         hashes = text_hashes(texts)
@@ -167,7 +166,6 @@ class WordsAndVectors:
         import_required("a model with a text encoder", "nn", "torch", "transformers")
         from labelwise.nn.text.tokens import state_of
         from labelwise.nn.text.transformer import TransformerEncoder
-        from labelwise.runtime.device import computing_device
 
         config, path = about.config, about.path
         encoder = TransformerEncoder.restored(state_of("encoder.", tensors), config.encoder, path)
@@ -198,7 +196,6 @@ class EncodedLinearModel(LinearRanker):
 
     def attention(self, documents: Documents, tokens: int, config: Any) -> list[AttentionMap]:
         from labelwise.nn.text.transformer import attention_maps
-        from labelwise.runtime.device import torch_threads
 
         with torch_threads():
             return attention_maps(self.encoder, documents.texts or Strings.of(()), tokens)

@@ -17,6 +17,7 @@ from labelwise.labelspace.tree import LabelPath, LabelTree, children_of
 from labelwise.linear.trees import averaged
 from labelwise.nn.inputs import Inputs, Part, as_tensor
 from labelwise.nn.words.vocabulary import Vocabulary, WordTokens
+from labelwise.runtime.device import torch_threads
 from labelwise.runtime.progress import progress
 from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK, sorted_by_score
@@ -131,7 +132,6 @@ class LevelsModel:
 
     def top(self, documents: Documents, k: int, config: Any) -> TopK:
         """The best k labels: products of probabilities along the path, averaged over trees."""
-        from labelwise.runtime.device import torch_threads
 
         words = self._words(documents)
         with torch_threads():
@@ -147,7 +147,6 @@ class LevelsModel:
     def vectors(self, documents: Documents, config: Any) -> np.ndarray:
         """The mean hidden state of each document at the last level, concatenated over the trees."""
         from labelwise.nn.level_networks import mean_states
-        from labelwise.runtime.device import torch_threads
 
         with torch_threads():
             return mean_states([tree.levels[-1].encoder for tree in self.trees], self._words(documents))
@@ -155,7 +154,6 @@ class LevelsModel:
     def explain(self, documents: Documents, labels: np.ndarray, config: Any) -> list[list[LabelPath]]:
         """Per tree the paths of labels, with the attention that their words get."""
         from labelwise.nn.level_networks import explain_labels
-        from labelwise.runtime.device import torch_threads
 
         words = self._words(documents)
         with torch_threads():

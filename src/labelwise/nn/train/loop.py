@@ -62,22 +62,18 @@ class Fitting(Protocol):
 
     def batches(self, epoch: int) -> Sequence[Any]:
         """The batches of an epoch, which depend on the seed and the epoch alone."""
-        ...
 
     def load(self, item: Any, epoch: int) -> Any:
         """The tensors of a batch, padded to its longest document; on the CPU, the loop moves them to the device."""
-        ...
 
     def loss(self, batch: Any) -> Tensor:
         """Forward pass and loss, the mean over the documents of the batch."""
-        ...
 
     def validate(self, budget: Budget) -> dict[str, float]:
         """Metrics such as P@1 on held-out documents; {} without any. The module is in eval mode.
 
         It calls `budget.check_pace` as it goes, which ends it when there is not enough time.
         """
-        ...
 
 
 class MetricLogger:
