@@ -199,13 +199,13 @@ class BucketModel:
         """Scores of buckets [repetitions, buckets, documents] for rows of features, in the form to be combined."""
         import torch
 
-        from labelwise.nn.sparse_mlp import sparse_rows
+        from labelwise.nn.sparse_mlp import SparseRows
 
         form = score_form(config)
         out = np.empty((len(self.repetitions), self.config.buckets, features.shape[0]), np.float32)
         with torch_threads(), torch.inference_mode():
             for index, (network, hashed) in enumerate(zip(self._networks, self._feature_rows, strict=True)):
-                scores = network.scores_by_output(sparse_rows(features, 1, hashed).to(network.table.device))[0]
+                scores = network.scores_by_output(SparseRows.of(features, 1, hashed).to(network.table.device))[0]
                 if form != "logits":
                     scores = torch.sigmoid(scores) if form == "sigmoid" else torch.softmax(scores, 0)
                 out[index] = scores.cpu().numpy()
@@ -214,10 +214,10 @@ class BucketModel:
     @cached_property
     def _networks(self) -> list[Any]:
         """The networks on their device."""
-        from labelwise.nn.sparse_mlp import stacked_networks
+        from labelwise.nn.sparse_mlp import SparseMLP
 
         shape = network_shape(self.config, self.features.n_features)
-        return [stacked_networks([one], shape).to(computing_device()) for one in self.repetitions]
+        return [SparseMLP.of_repetition(one, shape).to(computing_device()) for one in self.repetitions]
 
     @cached_property
     def _feature_rows(self) -> list[list[np.ndarray] | None]:

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,7 +27,7 @@ from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.device import limited_threads
 from labelwise.runtime.job import fingerprint
 from labelwise.runtime.memory import keep_freed_memory
-from labelwise.runtime.progress import Progress, progress
+from labelwise.runtime.progress import progress
 from labelwise.runtime.threads import run_stream
 from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK, sorted_by_score
@@ -87,15 +87,6 @@ def size_limit(folder: Path) -> int | None:
     return int(gigabytes * 1e9)
 
 
-class _Block(NamedTuple):
-    """The texts of one file."""
-
-    path: Path
-    hashes: np.ndarray
-    vectors: np.ndarray
-    checksum: np.ndarray
-
-
 class VectorCache:
     """The vectors that one encoder has computed before, by the hash of their texts."""
 
@@ -111,8 +102,8 @@ class VectorCache:
         with suppress(OSError):
             os.utime(self.folder)
         # only hashes are held: every mapped file would keep a file descriptor, and there may be thousands
-        files = (self._opened(path) for path in sorted(self.folder.glob("*.safetensors")))
-        self._known = [(block.path, np.array(block.hashes)) for block in files if block is not None]
+        opened = ((path, self._opened(path)) for path in sorted(self.folder.glob("*.safetensors")))
+        self._known = [(path, np.array(block[0])) for path, block in opened if block is not None]
 
     def fill(self, hashes: np.ndarray, vectors: np.ndarray) -> np.ndarray:
         """Write the vectors that are known into the rows of their texts; returns the rows that are not known.
@@ -160,12 +151,13 @@ class VectorCache:
     def _path(self, hashes: np.ndarray) -> Path:
         return self.folder / f"{fingerprint(hashes)[:32]}.safetensors"
 
-    def _opened(self, path: Path) -> _Block | None:
+    def _opened(self, path: Path) -> list[np.ndarray] | None:
+        """Hashes, vectors and checksum in a file; None if it cannot be used."""
         try:
             tensors = map_tensors(path)
-            block = _Block(path, tensors[HASHES], tensors[VECTORS], tensors[CHECKSUM])
-            shapes = [(len(block.hashes),), (len(block.hashes), self.width), (64,)]
-            if [part.shape for part in block[1:]] == shapes and [part.dtype.name for part in block[1:]] == TYPES:
+            block = [tensors[name] for name in (HASHES, VECTORS, CHECKSUM)]
+            shapes = [(len(block[0]),), (len(block[0]), self.width), (64,)]
+            if [part.shape for part in block] == shapes and [part.dtype.name for part in block] == TYPES:
                 return block
             log.warning("%s: not used: it does not hold hashes and vectors of width %s", path, self.width)
         except FileNotFoundError:  # removed by the user in this moment
@@ -177,12 +169,13 @@ class VectorCache:
     def _read(self, path: Path, hashes: np.ndarray) -> np.ndarray | None:
         """The vectors in a file, if it holds exactly these texts and is whole."""
         block = self._opened(path)
-        if block is None or not np.array_equal(block.hashes, hashes):
+        if block is None or not np.array_equal(block[0], hashes):
             return None
-        if fingerprint(block.hashes, block.vectors) != block.checksum.tobytes().decode("ascii", "replace"):
+        own, vectors, checksum = block
+        if fingerprint(own, vectors) != checksum.tobytes().decode("ascii", "replace"):
             log.warning("%s: not used: its contents are damaged", path)
             return None
-        return block.vectors
+        return vectors
 
 
 def _remove_outdated(folder: Path, own: Path) -> None:
@@ -270,37 +263,13 @@ def vectors_in_batches(
             budget.check_pace(begin, done, total)
 
 
-def encode_inputs(encoder: Encoder, inputs: Inputs, what: str) -> np.ndarray:
+def encode_inputs(encoder: Encoder, inputs: Inputs) -> np.ndarray:
     """One vector per document, float32 [documents, width]."""
     vectors = np.empty((len(inputs), encoder.width), np.float32)
-    with closing(vectors_in_batches(encoder, inputs, what)) as batches:
+    with closing(vectors_in_batches(encoder, inputs, "encoding")) as batches:
         for documents, batch in batches:
             vectors[documents] = batch.cpu().numpy()
     return vectors
-
-
-def encoded_blocks(
-    encoder: Encoder,
-    inputs: Inputs,
-    step: Progress,
-    what: str,
-    budget: Budget,
-    seed: int,
-    find: Callable[[np.ndarray], np.ndarray | None] | None = None,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Indices and vectors of documents, block by block: in order, or with a time budget at random until it is used.
-
-    `find` may know the vectors of a block.
-    """
-    order = np.arange(len(inputs))
-    if budget.is_limited:
-        blocks = budget.blocks(np.random.default_rng(seed).permutation(order))
-    else:
-        blocks = (order[begin : begin + BLOCK] for begin in range(0, len(order), BLOCK))
-    for rows in blocks:
-        with step.part(len(rows)):
-            known = None if find is None else find(rows)
-            yield rows, encode_inputs(encoder, Part(inputs, rows=rows), what) if known is None else known
 
 
 class Distinct(NamedTuple):
@@ -328,29 +297,22 @@ def open_cache(encoder: TransformerEncoder, folder: Path) -> VectorCache:
     return VectorCache(folder, encoder_fingerprint(encoder), encoder.width, size_limit(folder))
 
 
-def encode_corpus(
-    encoder: TransformerEncoder,
-    texts: Strings,
-    *,
-    folder: Path | VectorCache | None = None,
-    what: str = "encoding",
-) -> np.ndarray:
+def encode_corpus(encoder: TransformerEncoder, texts: Strings, folder: Path | VectorCache | None = None) -> np.ndarray:
     """One vector per text, float32 [texts, width], the same to the last bit with and without a folder.
 
     Equal texts are encoded once. With a folder, texts that this encoder has encoded before are taken from it, and
-    finished blocks are kept in it: `vector_cache.cache_folder(len(texts))` for an encoder as it was published, a folder
+    finished blocks are kept in it: `cache_folder(len(texts))` for an encoder as it was published, a folder
     of the run's checkpoints for one that was trained, or what `open_cache` returned. Texts that are found among others
     than those they were encoded with may differ in the last bits, as in batches of another shape.
     """
-    return encode_some_texts(encoder, texts, folder=folder, what=what)[1]
+    return encode_some_texts(encoder, texts, folder)[1]
 
 
 def encode_some_texts(
     encoder: TransformerEncoder,
     texts: Strings,
-    *,
     folder: Path | VectorCache | None = None,
-    what: str = "encoding",
+    *,
     budget: Budget = NO_LIMIT,
     seed: int = 0,
     inputs: Inputs | None = None,
@@ -366,20 +328,27 @@ def encode_some_texts(
         cache = open_cache(encoder, folder) if isinstance(folder, Path) else folder
         missing = cache.fill(distinct.hashes, vectors)
         if len(missing) < len(vectors):
-            log.info("%s: %s of %s texts are known, in %s", what, f"{len(vectors) - len(missing):,}",
-                     f"{len(vectors):,}", cache.folder)  # fmt: skip
+            known, count = f"{len(vectors) - len(missing):,}", f"{len(vectors):,}"
+            log.info("encoding: %s of %s texts are known, in %s", known, count, cache.folder)
     done = np.ones(len(vectors), bool)
     done[missing] = False
-    rows = distinct.rows[missing]
-    with progress(what, len(vectors), seconds_left=budget.remaining if budget.is_limited else None) as step:
+    if budget.is_limited:
+        blocks = budget.blocks(np.random.default_rng(seed).permutation(len(missing)))
+    else:
+        blocks = (np.arange(begin, min(begin + BLOCK, len(missing))) for begin in range(0, len(missing), BLOCK))
+    with progress("encoding", len(vectors), seconds_left=budget.remaining if budget.is_limited else None) as step:
         step.start_at(len(vectors) - len(missing))
+        rows = distinct.rows[missing]
         inputs = encoder.tokenizer.encode(texts[rows], encoder.config) if inputs is None else Part(inputs, rows=rows)
-        find = None if cache is None else lambda block: cache.known(distinct.hashes[missing[block]])
-        for block, encoded in encoded_blocks(encoder, inputs, step, what, budget, seed, find):
-            vectors[missing[block]] = encoded
-            done[missing[block]] = True
+        for block in blocks:
+            some, hashes = missing[block], distinct.hashes[missing[block]]
+            with step.part(len(block)):
+                found = None if cache is None else cache.known(hashes)
+                if found is None:
+                    found = encode_inputs(encoder, Part(inputs, rows=block))
+            vectors[some], done[some] = found, True
             if cache is not None:
-                cache.keep(distinct.hashes[missing[block]], encoded)
+                cache.keep(hashes, found)
     if done.all():
         return np.arange(len(texts)), vectors if len(vectors) == len(texts) else vectors[distinct.copies]
     kept = np.flatnonzero(done[distinct.copies])

@@ -148,7 +148,7 @@ def fine_tune(encoder: Any, tree: LabelTree, parts: Sequence[Dataset | None], co
     encoder.to(computing_device())  # all documents are encoded before the first level is trained
     with torch_threads():
         share = ENCODING_TIME / len(sizes)
-        found = job.some(parts, lambda part: encode_some_texts(encoder, texts_of(part), what="encoding"), share)
+        found = job.some(parts, lambda part: encode_some_texts(encoder, texts_of(part)), share)
         documents = [part for part in found if part is not None]
         if len(documents) == 1:
             trainings = tuple(without_validation(training, LEVEL_TRAINING) for training in trainings)

@@ -135,8 +135,7 @@ def restored_network(
 
 def free_buffers(network: EncoderHead) -> None:
     """Free the buffers that encoder and head keep for their next batch."""
-    parts: list[Any] = [network.encoder, network.head]
-    for part in parts:
+    for part in (network.encoder, network.head):
         if hasattr(part, "pool"):
             part.pool.clear()
 

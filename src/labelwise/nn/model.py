@@ -259,7 +259,7 @@ class ImageModel(NetworkModel):
         from labelwise.nn.encode import encode_inputs
 
         with torch_threads():
-            return encode_inputs(self.network.encoder, self.inputs(documents), "encoding")
+            return encode_inputs(self.network.encoder, self.inputs(documents))
 
     def pixels(
         self, documents: Documents, labels: np.ndarray, cells: int, config: Any
@@ -293,7 +293,7 @@ class FaceModel(ImageModel):
         images = documents if isinstance(documents, ImageInputs) else self.inputs(documents)
         encoder: Any = WithMirror(self.network.encoder) if config.mirror else self.network.encoder
         with torch_threads():
-            return encode_inputs(encoder, images, "encoding")
+            return encode_inputs(encoder, images)
 
 
 def train_image_network(

@@ -38,6 +38,19 @@ class SparseRows:
     columns: Tensor
     values: Tensor
 
+    @classmethod
+    def of(cls, features: Any, count: int, hashed: Sequence[np.ndarray] | None) -> SparseRows:
+        """Rows of a feature matrix for `count` networks, with each network's own feature ids."""
+        columns = features.indices.astype(np.int64)
+        every = np.stack([table[columns].astype(np.int64) for table in hashed]) if hashed else columns[None]
+        if not hashed and count > 1:
+            every = np.broadcast_to(every, (count, len(columns)))
+        return cls(
+            torch.from_numpy(features.indptr.astype(np.int64)),
+            torch.from_numpy(np.ascontiguousarray(every)),
+            torch.from_numpy(np.ascontiguousarray(features.data, np.float32)),
+        )
+
     def __len__(self) -> int:
         return len(self.indptr) - 1
 
@@ -72,12 +85,31 @@ class SparseMLP(nn.Module):
         self.word_tables = ("table",) if hidden else ()
         self._slots: np.ndarray | None = None
 
+    @classmethod
+    def of_repetition(cls, one: Repetition, shape: NetworkShape) -> SparseMLP:
+        """The network of one repetition, which shares its arrays."""
+        with torch.device("meta"):
+            network = cls(1, shape.n_features, shape.hidden, shape.n_buckets)
+        held = {name: as_tensor(array) for name, array in one.tensors.items()}
+        values = {"table": held["table"]}
+        values |= {f"biases.{layer}": held[f"bias{layer}"] for layer in range(len(network.biases))}
+        values |= {f"weights.{layer}": held[f"weight{layer}"][None] for layer in range(len(network.weights))}
+        network.load_state_dict(values, assign=True)
+        return network.requires_grad_(False).eval()
+
+    def repetition(self, index: int, number: int, buckets: np.ndarray | None) -> Repetition:
+        """One network of the stack as a `Repetition`; its arrays are copied."""
+        tensors = {"table": self.rows_of(index)}
+        tensors |= {f"bias{layer}": self.bias(layer).detach()[index] for layer in range(len(self.biases))}
+        tensors |= {f"weight{layer}": weight.detach()[index] for layer, weight in enumerate(self.weights)}
+        return Repetition(number, {name: part.cpu().numpy().copy() for name, part in tensors.items()}, buckets)
+
     @torch.no_grad()
     def initialise(self, seeds: Sequence[Sequence[int]], output_biases: Tensor) -> SparseMLP:
         """Draw the initial weights of each network from its own seed, and set its output biases."""
         for index, seed in enumerate(seeds):
             generator = torch.Generator().manual_seed(int(np.random.SeedSequence(list(seed)).generate_state(1)[0]))
-            self.of(index, self.table).normal_(0, INITIAL_STD, generator=generator)
+            self.rows_of(index).normal_(0, INITIAL_STD, generator=generator)
             for weight in self.weights:
                 weight[index].normal_(0, math.sqrt(2 / weight.shape[2]), generator=generator)
         if len(self.weights):
@@ -87,9 +119,9 @@ class SparseMLP(nn.Module):
         self.biases[-1].copy_(output_biases.reshape(-1))
         return self
 
-    def of(self, index: int, table: Tensor) -> Tensor:
+    def rows_of(self, index: int) -> Tensor:
         """The rows of the table that belong to one network."""
-        return table[index * self.n_features : (index + 1) * self.n_features]
+        return self.table.detach()[index * self.n_features : (index + 1) * self.n_features]
 
     def bias(self, layer: int) -> Tensor:
         """The biases of a layer, [networks, width]."""
@@ -231,45 +263,3 @@ class _BucketLoss(torch.autograd.Function):
         gradients, ctx.gradients = ctx.gradients, None
         (outer,) = grad_outputs
         return (gradients if float(outer) == 1.0 else gradients.mul_(outer)), None, None, None
-
-
-# --- networks of repetitions ---
-
-
-def stacked_networks(repetitions: Sequence[Repetition], sizes: NetworkShape) -> SparseMLP:
-    """The networks of some repetitions, stacked; a single one shares its arrays."""
-    with torch.device("meta"):
-        network = SparseMLP(len(repetitions), sizes.n_features, sizes.hidden, sizes.n_buckets)
-    held = [repetition.tensors for repetition in repetitions]
-    one = len(held) == 1
-
-    def joined(name: str) -> Tensor:
-        arrays = [as_tensor(tensors[name]) for tensors in held]
-        return arrays[0][None] if one else torch.stack(arrays)
-
-    values = {"table": joined("table").flatten(0, 1)}
-    values |= {f"biases.{layer}": joined(f"bias{layer}").flatten() for layer in range(len(network.biases))}
-    values |= {f"weights.{layer}": joined(f"weight{layer}") for layer in range(len(network.weights))}
-    network.load_state_dict(values, assign=True)
-    return network.requires_grad_(False).eval()
-
-
-def repetition_of(network: SparseMLP, index: int, number: int, buckets: np.ndarray | None) -> Repetition:
-    """One network of the stack as a `Repetition`; its arrays are copied."""
-    tensors = {"table": network.of(index, network.table.detach())}
-    tensors |= {f"bias{layer}": network.bias(layer).detach()[index] for layer in range(len(network.biases))}
-    tensors |= {f"weight{layer}": weight.detach()[index] for layer, weight in enumerate(network.weights)}
-    return Repetition(number, {name: part.cpu().numpy().copy() for name, part in tensors.items()}, buckets)
-
-
-def sparse_rows(features: Any, count: int, hashed: Sequence[np.ndarray] | None) -> SparseRows:
-    """Rows of a feature matrix for `count` networks, with each network's own feature ids."""
-    columns = features.indices.astype(np.int64)
-    every = np.stack([table[columns].astype(np.int64) for table in hashed]) if hashed else columns[None]
-    if not hashed and count > 1:
-        every = np.broadcast_to(every, (count, len(columns)))
-    return SparseRows(
-        torch.from_numpy(features.indptr.astype(np.int64)),
-        torch.from_numpy(np.ascontiguousarray(every)),
-        torch.from_numpy(np.ascontiguousarray(features.data, np.float32)),
-    )

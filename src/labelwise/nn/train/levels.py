@@ -22,12 +22,12 @@ from labelwise.nn.encode import EncoderHead
 from labelwise.nn.inputs import Part
 from labelwise.nn.level_networks import best_nodes, free_buffers, mean_states, new_network
 from labelwise.nn.levels import LevelTree, Parents
+from labelwise.nn.model import texts_of
 from labelwise.nn.train.fit import NetworkFitting
 from labelwise.nn.train.loop import History, train
 from labelwise.nn.train.optim import check_by_row
 from labelwise.nn.words.vocabulary import Vocabulary, word_table
 from labelwise.runtime.job import Arrays, Job
-from labelwise.strings import Strings
 from labelwise.topk import TopK
 
 STATES_PER_EPOCH, STEPS_BETWEEN_STATES = 10, 100
@@ -125,24 +125,22 @@ class WordData(NamedTuple):
 def word_data(config: Any, train: Dataset, held_out: Dataset | None, training: TrainingConfig, job: Job) -> WordData:
     """Learn the vocabulary, and read or draw the word vectors; with little time, for some of the documents."""
 
+    def learned(part: Dataset) -> tuple[Vocabulary, Any, Tensor]:
+        vocabulary, words = Vocabulary.learned(texts_of(part), config.words)
+        return vocabulary, words, torch.from_numpy(word_table(vocabulary, words, part.labels, training.seed))
+
     def prepare(part: Dataset) -> None:
         """Read words and compute their states, as the ranking for each level but the first does."""
-        vocabulary, words = Vocabulary.learned(_texts(part), config.words)
-        table = torch.from_numpy(word_table(vocabulary, words, part.labels, training.seed))
-        mean_states([new_network(table, config, 1, training.seed).encoder], words)
+        _, words, vectors = learned(part)
+        mean_states([new_network(vectors, config, 1, training.seed).encoder], words)
 
     train, held_out = job.some((train, held_out), prepare)
     training = _with_averaging_interval(training, len(train))
-    vocabulary, words = Vocabulary.learned(_texts(train), config.words)
-    vectors = torch.from_numpy(word_table(vocabulary, words, train.labels, training.seed))
+    vocabulary, words, vectors = learned(train)
     parts = [Part(words, train.labels)]
     if held_out is not None:
-        parts.append(Part(vocabulary.encode(_texts(held_out)), held_out.labels))
+        parts.append(Part(vocabulary.encode(texts_of(held_out)), held_out.labels))
     return WordData(train, parts, vocabulary, vectors, training)
-
-
-def _texts(data: Dataset) -> Strings:
-    return data.texts or Strings.of(())
 
 
 def _with_averaging_interval(training: TrainingConfig, n_documents: int) -> TrainingConfig:

@@ -92,19 +92,33 @@ class RowOptimiser(Optimizer):
             rows, gradient = gradient._indices()[0], gradient._values()
         if self._decay_is_decoupled(group):
             self._decay(parameter, group, rows)
-        tables = _TouchedRows(state, parameter, rows)
-        if rows is not None and self._plain_adam(parameter, gradient, group):
-            self._adam_rows(tables, rows, gradient, group, int(state["step"]))
+        moments = {name: self._table(state, parameter, name) for name in self._moments(group)}
+        if rows is not None and self._plain_adam(parameter, gradient):
+            self._adam_rows([parameter, *moments.values(), rows, gradient.contiguous()], group, int(state["step"]))
             return
-        weights = _take(parameter, rows)
+        weights, *touched = (_take(table, rows) for table in (parameter, *moments.values()))
         if group["weight_decay"] and not self._decay_is_decoupled(group):
             gradient = gradient + group["weight_decay"] * weights
-        weights -= self.rule(gradient, tables, group, int(state["step"]))
-        _put(parameter, rows, weights)
+        weights -= self.rule(gradient, touched, group, int(state["step"]))
+        for table, values in zip((parameter, *moments.values()), (weights, *touched), strict=True):
+            _put(table, rows, values)
+
+    def _moments(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """Names of the tables beside the weights, as torch calls them."""
+        if self.name == "sgd":
+            return ("momentum_buffer",) if group["momentum"] else ()
+        return ("sum",) if self.name == "adagrad" else ("exp_avg", "exp_avg_sq")
+
+    def _table(self, state: dict[str, Any], parameter: Tensor, name: str) -> Tensor:
+        """A table of moments, created when first needed."""
+        if name not in state:
+            start = self.defaults["initial_accumulator_value"] if name == "sum" else 0.0
+            state[name] = torch.full_like(parameter, start, memory_format=torch.preserve_format)
+        return state[name]
 
     # --- the usual case on a CPU, in one pass ---
 
-    def _plain_adam(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> bool:
+    def _plain_adam(self, parameter: Tensor, gradient: Tensor) -> bool:
         """Whether the kernel supports this update."""
         return (
             self.rule is _adam
@@ -113,9 +127,8 @@ class RowOptimiser(Optimizer):
             and parameter.is_contiguous()
         )
 
-    def _adam_rows(
-        self, tables: _TouchedRows, rows: Tensor, gradient: Tensor, group: dict[str, Any], step: int
-    ) -> None:
+    def _adam_rows(self, tensors: Sequence[Tensor], group: dict[str, Any], step: int) -> None:
+        """Update weights and moments; `tensors` are these, the rows and their gradients."""
         from labelwise.kernels.networks import update_rows
 
         beta1, beta2 = group["betas"]
@@ -123,11 +136,11 @@ class RowOptimiser(Optimizer):
         settings = (
             decay, beta1, beta2, group["lr"] / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step), group["eps"],
         )  # fmt: skip
-        moments = (tables.whole("exp_avg"), tables.whole("exp_avg_sq"))
         kernel: Any = update_rows
-        arrays = [part.detach().numpy() for part in (tables.parameter, *moments, rows, gradient.contiguous())]
+        arrays = [part.detach().numpy() for part in tensors]
         numbers = [np.float32(number) for number in settings]
-        parts = ranges(len(rows), threads() if gradient.numel() > FEW else 1)
+        *_, rows, gradient = arrays
+        parts = ranges(len(rows), threads() if gradient.size > FEW else 1)
         run_all(lambda part: kernel(*arrays, *part, *numbers), parts)
 
     # --- postponed decay ---
@@ -177,58 +190,31 @@ def _put(table: Tensor, rows: Tensor | None, values: Tensor) -> None:
         table.detach().index_copy_(0, rows, values)
 
 
-class _TouchedRows:
-    """The moments of the rows with gradients."""
-
-    def __init__(self, state: dict[str, Any], parameter: Tensor, rows: Tensor | None) -> None:
-        self.state, self.parameter, self.rows = state, parameter, rows
-
-    def whole(self, name: str, start: float = 0.0) -> Tensor:
-        """The whole table, created when first needed."""
-        if name not in self.state:
-            self.state[name] = torch.full_like(self.parameter, start, memory_format=torch.preserve_format)
-        return self.state[name]
-
-    def change(self, name: str, change: Callable[[Tensor], Tensor], start: float = 0.0) -> Tensor:
-        """Read the rows of a table, change them in place, write and return them."""
-        table = self.whole(name, start)
-        values = change(_take(table, self.rows))
-        _put(table, self.rows, values)
-        return values
+# --- update rules: moments change in place; what is subtracted from the weights, with torch's formulas ---
 
 
-# --- update rules: what is subtracted from the weights, with torch's formulas ---
-
-
-def _adam(gradient: Tensor, tables: _TouchedRows, group: dict[str, Any], step: int) -> Tensor:
-    beta1, beta2 = group["betas"]
-    first = tables.change("exp_avg", lambda m: m.lerp_(gradient, 1 - beta1))
-    second = tables.change("exp_avg_sq", lambda v: v.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2))
+def _adam(gradient: Tensor, moments: Sequence[Tensor], group: dict[str, Any], step: int) -> Tensor:
+    (first, second), (beta1, beta2) = moments, group["betas"]
+    first.lerp_(gradient, 1 - beta1)
+    second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
     denominator = (second.sqrt() / math.sqrt(1 - beta2**step)).add_(group["eps"])
     return first / denominator * (group["lr"] / (1 - beta1**step))
 
 
-def _adagrad(gradient: Tensor, tables: _TouchedRows, group: dict[str, Any], step: int) -> Tensor:
-    start = group["initial_accumulator_value"]
-    total = tables.change("sum", lambda s: s.addcmul_(gradient, gradient), start)
+def _adagrad(gradient: Tensor, moments: Sequence[Tensor], group: dict[str, Any], step: int) -> Tensor:
+    total = moments[0].addcmul_(gradient, gradient)
     rate = group["lr"] / (1 + (step - 1) * group["lr_decay"])
     return rate * gradient / total.sqrt().add_(group["eps"])
 
 
-def _sgd(gradient: Tensor, tables: _TouchedRows, group: dict[str, Any], step: int) -> Tensor:
-    momentum = group["momentum"]
-    if not momentum:
+def _sgd(gradient: Tensor, moments: Sequence[Tensor], group: dict[str, Any], step: int) -> Tensor:
+    if not moments:
         return group["lr"] * gradient
-    velocity = tables.change("momentum_buffer", lambda v: v.mul_(momentum).add_(gradient))
-    return group["lr"] * (gradient + momentum * velocity if group["nesterov"] else velocity)
+    velocity = moments[0].mul_(group["momentum"]).add_(gradient)
+    return group["lr"] * (gradient + group["momentum"] * velocity if group["nesterov"] else velocity)
 
 
-_RULES: dict[str, Callable[..., Tensor]] = {
-    "adam": _adam,
-    "adamw": _adam,
-    "adagrad": _adagrad,
-    "sgd": _sgd,
-}
+_RULES: dict[str, Callable[..., Tensor]] = {"adam": _adam, "adamw": _adam, "adagrad": _adagrad, "sgd": _sgd}
 
 
 REMEMBERED = 5
@@ -501,10 +487,8 @@ class Averaging:
         self.averages: dict[str, Tensor] = {}
         self.count = 0
 
-    def is_due(
-        self, step: int, total_steps: int, epochs_done: int, epoch_ended: bool, time_fraction: float = 0.0
-    ) -> bool:
-        """Whether to average the weights after this step (counted from 1).
+    def is_due(self, step: int, total: int, epochs_done: int, epoch_ended: bool, time_fraction: float) -> bool:
+        """Whether to average the weights after this step (counted from 1, of `total`).
 
         `time_fraction` is the fraction of the time budget that is used: it may end training long before the last step.
         """
@@ -513,7 +497,7 @@ class Averaging:
         if self.config.kind == "ema":
             return True
         start = 0.5 if self.config.start is None else self.config.start
-        begun = max(step / total_steps, time_fraction) >= start if start < 1 else epochs_done >= start
+        begun = max(step / total, time_fraction) >= start if start < 1 else epochs_done >= start
         return begun and (epoch_ended if self.config.every is None else step % self.config.every == 0)
 
     @torch.no_grad()

@@ -29,15 +29,7 @@ from labelwise.labelspace.buckets import BucketTables, RepartitionConfig, read_l
 from labelwise.nn.buckets import NetworkShape, Repetition, feature_rows, label_tables, network_shape, stores_tables
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.inputs import training_batches
-from labelwise.nn.sparse_mlp import (
-    BucketTargets,
-    SparseMLP,
-    SparseRows,
-    bucket_loss,
-    repetition_of,
-    sparse_rows,
-    stacked_networks,
-)
+from labelwise.nn.sparse_mlp import BucketTargets, SparseMLP, SparseRows, bucket_loss
 from labelwise.nn.train.loop import Fitting, metrics_to_validate, train, validation_metrics
 from labelwise.runtime.budget import Budget
 from labelwise.runtime.device import torch_threads
@@ -139,9 +131,7 @@ def train_repetitions(data: BucketData, job: Job, numbers: Sequence[int]) -> dic
                 fitting = RepetitionFitting(data, training, network, numbers, tables)
                 train(fitting, training, job=part, title=title)
         own = stores_tables(data.config)
-        trained = [
-            repetition_of(network, row, number, tables[row] if own else None) for row, number in enumerate(numbers)
-        ]
+        trained = [network.repetition(row, key, tables[row] if own else None) for row, key in enumerate(numbers)]
     return {one.number: one if one.is_finite else None for one in trained}
 
 
@@ -187,11 +177,11 @@ def _repartition_all(
     settings, labels = data.config.repartition or RepartitionConfig(), data.labels
     changed = []
     for row, number in enumerate(numbers):
-        own = stacked_networks([repetition_of(network, row, 0, None)], data.shape).to(network.table.device)
+        own = SparseMLP.of_repetition(network.repetition(row, 0, None), data.shape).to(network.table.device)
         columns = None if hashed is None else [hashed[row]]
 
         def scores(documents: np.ndarray, own: SparseMLP = own, columns: Any = columns) -> np.ndarray:
-            rows = sparse_rows(pick_rows(data.features, documents), 1, columns)
+            rows = SparseRows.of(pick_rows(data.features, documents), 1, columns)
             with torch.inference_mode():
                 return own.scores_by_output(rows.to(own.table.device))[0].cpu().numpy()
 
@@ -235,7 +225,7 @@ class RepetitionFitting(Fitting):
 
     def load(self, item: np.ndarray, epoch: int) -> Batch:
         """Load sparse rows and the buckets of their labels."""
-        rows = sparse_rows(pick_rows(self.data.features, item), len(self.tables), self.hashed)
+        rows = SparseRows.of(pick_rows(self.data.features, item), len(self.tables), self.hashed)
         targets = BucketTargets.of_rows(self.data.labels, item, self.tables, self.data.config.buckets)
         return rows.indptr, rows.columns, rows.values, targets.indices, targets.fractions
 
@@ -261,7 +251,7 @@ class RepetitionFitting(Fitting):
         with progress("validating", count) as step:
             for begin in range(0, count, VALIDATED_AT_ONCE):
                 some = pick_rows(features, slice(begin, begin + VALIDATED_AT_ONCE))
-                rows = sparse_rows(some, len(self.tables), self.hashed)
+                rows = SparseRows.of(some, len(self.tables), self.hashed)
                 scores = self.module.scores_by_output(rows.to(self.module.table.device))
                 parts.append(self._search.best(scores.float().cpu().numpy(), min(k, self.data.labels.shape[1])))
                 step(some.shape[0])
