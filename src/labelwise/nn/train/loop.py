@@ -76,29 +76,6 @@ class Fitting(Protocol):
         """
 
 
-class MetricLogger:
-    """Writes metrics to metrics.jsonl and, if configured, to TensorBoard."""
-
-    def __init__(self, log: Callable[..., None] | None, part: str, folder: str | None, resumed_at: int) -> None:
-        self.log, self.part, self.writer = log, part, None
-        if folder is not None:  # events that an interrupted run wrote after its checkpoint are written again
-            self.writer = summary_writer()(folder, purge_step=resumed_at + 1 if resumed_at else None)
-
-    def write(self, step: int, **numbers: Any) -> None:
-        """Log the metrics of a step. Non-finite numbers, which JSON lacks, become null."""
-        if self.log is not None:
-            self.log(part=self.part, step=step, **{key: finite(value) for key, value in numbers.items()})
-        if self.writer is not None:
-            for key, value in numbers.items():
-                if isinstance(value, int | float):
-                    self.writer.add_scalar(f"{self.part}/{key}", value, step)
-
-    def close(self) -> None:
-        """Finish TensorBoard's file."""
-        if self.writer is not None:
-            self.writer.close()
-
-
 def summary_writer() -> Any:
     """TensorBoard's class of writers; an error that says what to install if it is missing."""
     try:
@@ -303,7 +280,8 @@ def train(fitting: Fitting, config: TrainingConfig, *, job: Job, monitor: Any = 
         try:
             history = loop.run(interruption)
         finally:
-            loop.logger.close()
+            if loop.writer is not None:
+                loop.writer.close()
             fitting.module.eval()
     if job.identity:  # rows of a head that is divided over ranks are left out: any number of ranks resumes what follows
         divided = loop.shards.tables
@@ -338,8 +316,11 @@ class _Loop:
         self.schedule = make_schedule(config.schedule, self.state.total_steps)
         # the sum stays on the device of the loss: reading a number from a GPU waits for it
         self.loss_sum = torch.full((), self.state.loss_sum, device=ranks.device)
-        tensorboard = config.tensorboard if ranks.is_rank_zero and not self.state.stopped else None
-        self.logger = MetricLogger(job.log if ranks.is_rank_zero else None, name, tensorboard, self.state.steps)
+        self.name, self.log, self.writer = name, job.log if ranks.is_rank_zero else None, None
+        if config.tensorboard is not None and ranks.is_rank_zero and not self.state.stopped:
+            # events that an interrupted run wrote after its checkpoint are written again
+            again = self.state.steps + 1 if self.state.steps else None
+            self.writer = summary_writer()(config.tensorboard, purge_step=again)
         ranks.begin(self.module, self.shards.tables)
         self.steps_of_epoch = 1
         self.begin = time.monotonic() - self.state.seconds
@@ -460,7 +441,7 @@ class _Loop:
             return
         if not math.isfinite(total):
             state.stopped = "diverged"
-        self.logger.write(state.steps, epoch=self._epochs_done(), loss=total / steps, rate=self._rate())
+        self._log(epoch=self._epochs_done(), loss=total / steps, rate=self._rate())
         self.loss_sum.zero_()
         state.logged_step = state.steps
         state.round_loss += total
@@ -513,7 +494,7 @@ class _Loop:
         reason = None if self.monitor is None else self.monitor.after_validation(numbers)
         written = {key: value for key, value in numbers.items() if key not in ("step", "epoch", "loss", "rate")}
         if written:
-            self.logger.write(state.steps, split="valid", epoch=self._epochs_done(), **written)
+            self._log(split="valid", epoch=self._epochs_done(), **written)
         return numbers, reason
 
     # --- unfinished and finished work ---
@@ -535,6 +516,15 @@ class _Loop:
         self.checkpoints.finish(state)
 
     # --- small parts ---
+
+    def _log(self, **numbers: Any) -> None:
+        """Write numbers of this step to metrics.jsonl and, if configured, to TensorBoard."""
+        if self.log is not None:
+            self.log(part=self.name, step=self.state.steps, **{key: finite(value) for key, value in numbers.items()})
+        if self.writer is not None:
+            for key, value in numbers.items():
+                if isinstance(value, int | float):
+                    self.writer.add_scalar(f"{self.name}/{key}", value, self.state.steps)
 
     def _batches_of_steps(self, epoch: int) -> list[list[Any]]:
         """The batches of each step of an epoch."""

@@ -353,19 +353,15 @@ class StepSampler:
         ]
 
     def _weights(self) -> list[Tensor]:
-        return [
-            p.detach().view(-1)[at.to(p.device)].double() for p, at in zip(self.matrices, self.indices, strict=True)
-        ]
+        return [_sampled(p.detach(), at) for p, at in zip(self.matrices, self.indices, strict=True)]
 
     def _measure(self, before: list[Tensor]) -> dict[str, float]:
         updates, gradients, ratios = [], [], []
-        for parameter, indices, old in zip(self.matrices, self.indices, before, strict=True):
+        for parameter, indices, old, new in zip(self.matrices, self.indices, before, self._weights(), strict=True):
             if parameter.grad is None or parameter.grad.is_sparse:
                 continue
-            new = parameter.detach().view(-1)[indices.to(parameter.device)].double()
-            gradient = parameter.grad.view(-1)[indices.to(parameter.device)].double()
             updates.append(_root_mean_square(new - old) / max(_root_mean_square(old), 1e-30))
-            gradients.append(_root_mean_square(gradient))
+            gradients.append(_root_mean_square(_sampled(parameter.grad, indices)))
             ratios.append(self.decay * _root_mean_square(old) / max(gradients[-1], 1e-30))
         if not updates:
             return {}
@@ -383,6 +379,10 @@ class StepSampler:
         seen, self.seen = [sample for sample in self.seen if sample], []
         keys = seen[0] if seen else {}
         return {key: float(np.median([sample[key] for sample in seen])) for key in keys}
+
+
+def _sampled(table: Tensor, indices: Tensor) -> Tensor:
+    return table.view(-1)[indices.to(table.device)].double()
 
 
 def _root_mean_square(values: Tensor) -> float:
