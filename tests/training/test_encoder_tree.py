@@ -39,9 +39,8 @@ def test_initial_weights_are_those_of_support_vector_machines(planted, weighted)
         np.arange(80)[:, None] % 3 == 0, [[0, 1]], np.where(np.arange(80) % 2, 0, 1)[:, None] * [[1, -1]]
     )
     offsets = np.array([0, 3, 6])
-    weight, bias = linear_head(
-        vectors, targets, Parents(parents, np.empty((80, 0)), offsets), SOLVER, weighted, 0, NO_LIMIT
-    )
+    part = Part(Vectors(vectors), targets, parents=Parents(parents, np.empty((80, 0)), offsets))
+    weight, bias = linear_head(vectors, part, SOLVER, weighted, 0, NO_LIMIT).values()
     for node in range(6):
         rows = np.flatnonzero((parents == node // 3).any(1))
         counts = targets.toarray()[rows, node]
@@ -53,7 +52,7 @@ def test_initial_weights_are_those_of_support_vector_machines(planted, weighted)
 
 def test_the_first_level_is_trained_on_all_documents(planted):
     vectors, targets = planted
-    weight, _ = linear_head(vectors, targets, None, SOLVER, False, 0, NO_LIMIT)
+    weight = linear_head(vectors, Part(Vectors(vectors), targets), SOLVER, False, 0, NO_LIMIT)["weight"]
     oracle = LinearSVC(C=1.5, loss="squared_hinge", dual=True, tol=1e-6, max_iter=100_000)
     oracle.fit(vectors, targets.toarray()[:, 2] > 0)
     np.testing.assert_allclose(weight[2], oracle.coef_[0], atol=5e-3)

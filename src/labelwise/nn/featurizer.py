@@ -58,8 +58,6 @@ class RecentVectors:
 
     def find(self, hashes: np.ndarray) -> np.ndarray | None:
         """The vectors of these texts; None unless all are known."""
-        if not len(self.hashes):
-            return None
         at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
         return self.vectors[at] if (self.hashes[at] == hashes).all() else None
 
@@ -82,12 +80,7 @@ class WordsAndVectors:
 
     @classmethod
     def learn(
-        cls,
-        encoder: TransformerEncoder,
-        config: Any,
-        train: Dataset,
-        job: Job,
-        known: tuple[Words, Any] | None = None,
+        cls, encoder: TransformerEncoder, config: Any, train: Dataset, job: Job, known: tuple[Words, Any] | None = None
     ) -> tuple[Self, Blocks]:
         """Learn the scaling of an encoder's vectors, and TF-IDF unless it and its rows are `known`.
 
@@ -132,7 +125,7 @@ class WordsAndVectors:
         if found is None:
             with torch_threads():
                 found = encode_corpus(self.encoder, texts, folder=self._opened_cache(len(texts)))
-            if len(texts) <= REMEMBERED:
+            if 0 < len(texts) <= REMEMBERED:
                 self._recent = RecentVectors.of(hashes, found)
         return found
 

@@ -190,7 +190,7 @@ class _Levels:
                     true = targets[0][depth - 1]
                     learned = with_candidates(learned, true, _nodes_per_document(true, fine))
                 head = self._new_head(learned, depth)
-                how = fine.bootstrap if depth else "linear" if fine.first_head == "linear" else "none"
+                how = _initial_weights(depth, fine)
                 if how == "inherit":
                     rows = self.tree.parents[depth]
                     head.load(*(table.detach().cpu().numpy()[rows] for table in (above.weight, above.bias)))
@@ -248,10 +248,16 @@ class _Levels:
         self, vectors: Callable[[], np.ndarray], part: Part, weighted: bool, depth: int, budget: Budget
     ) -> Arrays:
         """Weights and biases of linear classifiers on the vectors, one per node of a level."""
-        cost, seed = self.fine.bootstrap_cost, self.fine.training.seed + depth
+        cost = self.fine.bootstrap_cost
         solver = SolverConfig(cost_positive=cost, cost_negative=cost, threshold=0.0)
-        found = linear_head(vectors(), part.labels, part.parents, solver, weighted, seed, budget.part(HEAD_TIME))
-        return dict(zip(("weight", "bias"), found, strict=True))
+        return linear_head(vectors(), part, solver, weighted, self.fine.training.seed + depth, budget.part(HEAD_TIME))
+
+
+def _initial_weights(depth: int, fine: FineTuningConfig) -> str:
+    """How the outputs of a level begin: a value of `bootstrap`."""
+    if depth:
+        return fine.bootstrap
+    return "linear" if fine.first_head == "linear" else "none"
 
 
 def _nodes_per_document(true: Any, fine: FineTuningConfig) -> int:
@@ -264,12 +270,7 @@ def _nodes_per_document(true: Any, fine: FineTuningConfig) -> int:
 
 
 def matched_nodes(
-    tree: LabelTree,
-    targets: Sequence[Any],
-    features: Sequence[Blocks],
-    k: int,
-    seed: int,
-    budget: Budget,
+    tree: LabelTree, targets: Sequence[Any], features: Sequence[Blocks], k: int, seed: int, budget: Budget
 ) -> list[TopK]:
     """The k best nodes of a level for the documents of each part; classifiers are trained on the first one.
 
@@ -295,32 +296,25 @@ def matched_nodes(
 
 
 def linear_head(
-    vectors: np.ndarray,
-    targets: Any,
-    parents: Parents | None,
-    solver: SolverConfig,
-    weighted: bool,
-    seed: int,
-    budget: Budget,
-) -> tuple[np.ndarray, np.ndarray]:
+    vectors: np.ndarray, part: Part, solver: SolverConfig, weighted: bool, seed: int, budget: Budget
+) -> Arrays:
     """Weights [nodes, width] and biases of one classifier per node, each trained against its siblings.
 
     Parameters
     ----------
     vectors
         float32 [documents, width].
-    targets
-        CSR [documents, nodes].
-    parents
-        The nodes above whose children are candidates for a document: a node is trained on the documents that have its
-        parent there. None: on all documents.
+    part
+        The documents: their nodes as labels, and the parents whose children are candidates. A node is trained on the
+        documents that have its parent there; without parents on all documents.
     solver, seed
         As in linear trees.
     weighted
-        Multiply the cost of a positive example by its value in `targets`.
+        Multiply the cost of a positive example by its value in the labels.
     budget
         With little time the solver makes fewer passes.
     """
+    targets, parents = part.labels, part.parents
     empty = sparse.csr_array((len(vectors), 0), dtype=np.float32)
     rows = FeatureRows.of(empty)._replace(shape=vectors.shape, dense=np.ascontiguousarray(vectors))
     offsets = np.array([0, targets.shape[1]]) if parents is None else parents.offsets
@@ -329,11 +323,11 @@ def linear_head(
     trainer = LevelTrainer(rows, squared_norms(rows), targets, solver, weighted, seed, limit)
     weight = np.zeros((targets.shape[1], vectors.shape[1]), np.float32)
     bias = np.empty(targets.shape[1], np.float32)
-    for chunk, part in zip(chunks, trainer.train(chunks, "initial weights"), strict=True):
-        features = np.repeat(part.features, part.row_counts)
-        weight[chunk.first + part.lanes.astype(np.int64), features] = part.values
-        bias[chunk.first : chunk.last] = part.bias
-    return weight, bias
+    for chunk, own in zip(chunks, trainer.train(chunks, "initial weights"), strict=True):
+        features = np.repeat(own.features, own.row_counts)
+        weight[chunk.first + own.lanes.astype(np.int64), features] = own.values
+        bias[chunk.first : chunk.last] = own.bias
+    return {"weight": weight, "bias": bias}
 
 
 def _documents(parents: Parents) -> Any:

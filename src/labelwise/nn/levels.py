@@ -115,11 +115,7 @@ class LevelsModel:
     """
 
     def __init__(
-        self,
-        vocabulary: Vocabulary,
-        trees: list[LevelTree],
-        frozen: bool,
-        histories: Sequence[Sequence[History]] = (),
+        self, vocabulary: Vocabulary, trees: list[LevelTree], frozen: bool, histories: Sequence[Sequence[History]] = ()
     ) -> None:
         self.vocabulary, self.trees, self.frozen, self.histories = vocabulary, trees, frozen, histories
         pooled = trees[0].levels[0].encoder.pooled

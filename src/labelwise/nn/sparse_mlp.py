@@ -99,7 +99,7 @@ class SparseMLP(nn.Module):
 
     def repetition(self, index: int, number: int, buckets: np.ndarray | None) -> Repetition:
         """One network of the stack as a `Repetition`; its arrays are copied."""
-        tensors = {"table": self.rows_of(index)}
+        tensors = {"table": self.rows_of(index).detach()}
         tensors |= {f"bias{layer}": self.bias(layer).detach()[index] for layer in range(len(self.biases))}
         tensors |= {f"weight{layer}": weight.detach()[index] for layer, weight in enumerate(self.weights)}
         return Repetition(number, {name: part.cpu().numpy().copy() for name, part in tensors.items()}, buckets)
@@ -121,7 +121,7 @@ class SparseMLP(nn.Module):
 
     def rows_of(self, index: int) -> Tensor:
         """The rows of the table that belong to one network."""
-        return self.table.detach()[index * self.n_features : (index + 1) * self.n_features]
+        return self.table[index * self.n_features : (index + 1) * self.n_features]
 
     def bias(self, layer: int) -> Tensor:
         """The biases of a layer, [networks, width]."""
