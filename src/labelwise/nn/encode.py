@@ -25,7 +25,7 @@ from labelwise.io.tensors import map_tensors, write_tensor_file
 from labelwise.nn.inputs import Encoder, Inputs, Part, batches_by_length, tensors_of
 from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.device import limited_threads
-from labelwise.runtime.job import fingerprint
+from labelwise.runtime.job import fingerprint, flat
 from labelwise.runtime.memory import keep_freed_memory
 from labelwise.runtime.progress import progress
 from labelwise.runtime.threads import run_stream
@@ -358,11 +358,8 @@ def encode_some_texts(
 def encoder_fingerprint(encoder: TransformerEncoder) -> str:
     """A hash of everything that decides an encoder's vectors: weights, tokenizer, settings, device, torch's version."""
     config = encoder.config
-    settings = [config.max_length, config.long_texts, config.windows, config.pooling, config.layers]
-    settings += [config.precision] * (config.precision != "float32")  # vectors from before int8 existed stay valid
-    state = encoder.state()
-    weights = [part for name in sorted(state) for part in (name, state[name])]
-    return fingerprint(settings, encoder.device.type, torch.__version__, *weights)
+    settings = [config.max_length, config.long_texts, config.windows, config.pooling, config.layers, config.precision]
+    return fingerprint(settings, encoder.device.type, torch.__version__, *flat(encoder.state()))
 
 
 # --- mirrored ---
