@@ -278,7 +278,7 @@ def lower_is_better(metric: str) -> bool:
     return any(word in metric.lower() for word in ("loss", "error", "perplexity"))
 
 
-# --- config ---
+# --- text encoders ---
 # Which pretrained encoder to use and how; free of torch, so that configs can be checked without it.
 
 TINY = "tiny"
@@ -336,8 +336,7 @@ class EncoderConfig(KindConfig):
         return self.architecture is not None or self.model == TINY
 
 
-# --- word config ---
-# Settings of vocabulary, word vectors and recurrent layer. Does not import torch, so that configs need none.
+# --- words: vocabulary, vectors, recurrent layer ---
 
 MAX_WIDTH = 1 << 16
 """Maximum width of a layer; bounds the settings of saved models before they are compared with the weights."""
@@ -416,8 +415,7 @@ class RecurrentConfig(Config):
     """Learn the initial states of both directions; otherwise they are zero."""
 
 
-# --- backbone config ---
-# Settings of image networks. Does not import torch.
+# --- networks for images ---
 
 RESNETS: dict[str, tuple[tuple[int, ...], bool]] = {
     "tiny": ((1, 1), False),
@@ -473,8 +471,7 @@ class BackboneConfig(KindConfig):
                 encoder_source(self.model)
 
 
-# --- face config ---
-# Networks for faces. Does not import torch, so that configs need none.
+# --- networks for faces ---
 
 BLOCKS = {
     "r10": (1, 1, 1, 1),
@@ -504,8 +501,7 @@ class FaceNetworkConfig(Config):
         return max(8, round(published * self.width_factor / 8) * 8)
 
 
-# --- image config ---
-# How images become arrays of one size, and how they are augmented in training. Does not import torch.
+# --- images: how they become arrays of one size, and how they are augmented in training ---
 
 
 class AugmentationConfig(KindConfig):
@@ -595,8 +591,7 @@ class ImageConfig(Config):
         return None if self.augmentation.crop == "resized" else self.short_side
 
 
-# --- config ---
-# Settings of heads and losses. Does not import torch, so that configs need none.
+# --- heads and losses ---
 
 
 class LossConfig(KindConfig):
@@ -639,8 +634,7 @@ class HeadConfig(Config):
     """Labels per block: memory beside the weights is bounded by batch x block."""
 
 
-# --- digit config ---
-# Settings of the heads of multi-head encoding. Does not import torch, so that configs need none.
+# --- heads of multi-head encoding ---
 
 Negatives = Literal["batch", "document", "V0", "V2", "B1"]
 DIGITS = ("product", "cascade", "sampling")
@@ -725,8 +719,7 @@ class DigitHeadConfig(KindConfig):
         return HeadConfig(loss=loss, bias=self.bias, dropout=self.dropout, block=self.block)
 
 
-# --- margin config ---
-# Settings of heads with margins. Does not import torch, so that configs need none.
+# --- heads with margins ---
 
 USUAL_MARGINS = {"arcface": 0.5, "cosface": 0.4}
 

@@ -513,6 +513,7 @@ class _Loop:
         self.optimisers.catch_up()
         state.seconds = self._seconds()
         state.loss_sum = state.round_loss = 0.0
+        state.monitor = {}  # only what is unfinished needs it
         self.checkpoints.finish(state)
 
     # --- small parts ---
