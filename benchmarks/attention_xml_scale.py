@@ -40,7 +40,7 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     from labelwise.nn.heads.attention import Attention, SharedOutput
     from labelwise.nn.inputs import Part
     from labelwise.nn.levels import Parents
-    from labelwise.nn.train.fit import Fit
+    from labelwise.nn.train.fit import NetworkFitting
     from labelwise.nn.train.loop import train
     from labelwise.nn.words.recurrent import RecurrentEncoder
     from labelwise.nn.words.vocabulary import WordTokens
@@ -71,7 +71,9 @@ def measured(labels: int, width: int, beam: int, steps: int) -> dict[str, float]
     config = WordTraining(
         epochs=None, steps=WARM_UP + steps, validate_every=None, early_stopping=None, averaging={"kind": "none"}
     )
-    fitting = Fit(EncoderHead(encoder, head), Part(tokens, targets, parents=parents), None, config, of_level=True)
+    fitting = NetworkFitting(
+        EncoderHead(encoder, head), Part(tokens, targets, parents=parents), None, config, of_level=True
+    )
     before = _memory()
     times: list[tuple[float, float]] = []
 

@@ -23,7 +23,7 @@ from labelwise.runtime.threads import set_threads
 class Network:
     """A small network and some batches; records when each batch is requested."""
 
-    head, rows = (), ()
+    head_names, row_tables = (), ()
 
     def __init__(self, width, steps):
         torch.manual_seed(0)

@@ -15,7 +15,7 @@ from pathlib import Path
 from measuring import Meter
 
 import labelwise as lw
-from labelwise.nn.train.fit import Fit
+from labelwise.nn.train.fit import NetworkFitting
 
 METRICS = ("P@1", "P@3", "P@5")
 WARM_UP = 80
@@ -27,7 +27,7 @@ class Validation:
 
     def __init__(self) -> None:
         self.seconds: dict[int, float] = {}
-        inner = Fit.validate
+        inner = NetworkFitting.validate
 
         def timed(fitting, budget):
             begin = time.perf_counter()
@@ -36,7 +36,7 @@ class Validation:
             self.seconds[number] = self.seconds.get(number, 0.0) + time.perf_counter() - begin
             return found
 
-        Fit.validate = timed
+        NetworkFitting.validate = timed
 
 
 def model(settings: dict, folder: Path, kind: str, epochs: int, beam_width: int) -> lw.AttentionXML:

@@ -130,7 +130,7 @@ def test_a_machine_that_cannot_says_so(monkeypatch, caplog):
 def test_layers_are_those_of_the_weights_after_training_in_the_loop(optimiser):
     class Fitting:
         module = opened("int8")
-        head, rows = (), ()
+        head_names, row_tables = (), ()
 
         def batches(self, epoch):
             return [np.arange(20)]

@@ -7,8 +7,8 @@ from scipy import sparse
 from torch import nn
 from torch.nn import functional
 
-from labelwise.nn.buckets import SparseMLP, SparseRows
 from labelwise.nn.config import OptimiserConfig
+from labelwise.nn.sparse_mlp import SparseMLP, SparseRows
 from labelwise.nn.train.optim import make_optimisers
 from labelwise.runtime.threads import using_threads
 
@@ -38,7 +38,7 @@ def started(count, hidden, outputs=7, n_features=40):
 
 def dense_scores(network, place, matrix):
     """The same from torch's own layers."""
-    layer = torch.from_numpy(matrix.toarray()) @ network.of(place, network.table) + network.bias(0)[place]
+    layer = torch.from_numpy(matrix.toarray()) @ network.rows_of(place) + network.bias(0)[place]
     for number, weight in enumerate(network.weights, 1):
         layer = functional.linear(functional.relu(layer), weight[place], network.bias(number)[place])
     return layer
@@ -102,9 +102,9 @@ def test_as_embedding_bags_do_it(matrix):
 def test_first_weights_depend_on_the_own_seed_alone(threads):
     with using_threads(threads):
         both, second = started(2, [5]), SparseMLP(1, 40, [5], 7).initialise([(3, 1)], torch.zeros(1, 7))
-    assert torch.equal(both.of(1, both.table), second.table)
+    assert torch.equal(both.rows_of(1), second.table)
     assert torch.equal(both.weights[0][1], second.weights[0][0])
-    assert not torch.equal(both.of(0, both.table), second.table)
+    assert not torch.equal(both.rows_of(0), second.table)
 
 
 @pytest.mark.parametrize(

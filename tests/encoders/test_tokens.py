@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from labelwise.errors import ConfigError, ModelFormatError
-from labelwise.nn.config import EncoderConfig
-from labelwise.nn.inputs import length_batches
+from labelwise.nn.config import EncoderConfig, TrainingConfig
+from labelwise.nn.inputs import training_batches
 from labelwise.nn.text.tokens import BYTES_PER_TOKEN, CHUNK, TextTokenizer
 from labelwise.strings import Strings
 
@@ -86,7 +86,7 @@ def test_windows_follow_each_other(texts, tokenizer):
 def test_batches_of_windows_keep_to_the_number_of_tokens(texts, tokenizer):
     tokens = tokenizer.encode(texts, EncoderConfig(max_length=10, long_texts="windows", windows=3))
     assert np.diff(tokens.windows).max() == 3
-    for documents in length_batches(tokens.lengths, None, 60, seed=0, epoch=0):
+    for documents in training_batches(tokens.lengths, TrainingConfig(tokens_per_batch=60), 0):
         assert tokens.batch(documents).arrays[0].size <= 60
 
 

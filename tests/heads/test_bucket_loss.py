@@ -6,7 +6,7 @@ import torch
 from scipy import sparse
 from torch.nn import functional
 
-from labelwise.nn.buckets import BucketTargets, bucket_loss
+from labelwise.nn.sparse_mlp import BucketTargets, bucket_loss
 
 LABELS = sparse.csr_array(np.array([[1, 0, 1, 0, 0], [0, 0, 0, 0, 0], [0, 1, 1, 0, 1], [0, 0, 0, 1, 0]], np.float32))
 TABLES = [np.array([0, 1, 0, 2, 2], np.uint16), np.array([2, 1, 1, 1, 0], np.uint16)]

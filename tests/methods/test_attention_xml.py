@@ -11,8 +11,7 @@ from labelwise.commands.describe import describe_model
 from labelwise.errors import ConfigError, DataError, ModelFormatError
 from labelwise.methods.attention_xml import clustered
 from labelwise.model.fitted import Saved
-from labelwise.nn import levels as level_networks
-from labelwise.nn.inputs import tensors_of
+from labelwise.nn import level_networks
 from labelwise.nn.levels import LevelsModel
 from labelwise.nn.train import levels as tree_training
 from labelwise.registry import can
@@ -124,7 +123,7 @@ def brute_states(level, batch):
     import torch
 
     with torch.no_grad():
-        ids, lengths = tensors_of(batch)
+        ids, lengths = torch.from_numpy(batch.ids), torch.from_numpy(batch.lengths)
         return level.encoder.by_torch(ids, lengths)[0].double().numpy()
 
 
@@ -138,14 +137,14 @@ def brute_output(output, views):
 
 def test_a_level_learns_true_nodes_and_the_highest_ranked_and_starts_from_the_level_above(monkeypatch):
     data = planted("texts", n_documents=200)
-    made_fit, parts, starts = tree_training.Fit, [], []
+    made_fit, parts, starts = tree_training.NetworkFitting, [], []
 
     def noted(level, train, valid, config, **settings):
         parts.append(train)
         starts.append({name: weight.clone() for name, weight in level.state_dict().items()})
         return made_fit(level, train, valid, config, **settings)
 
-    monkeypatch.setattr(tree_training, "Fit", noted)
+    monkeypatch.setattr(tree_training, "NetworkFitting", noted)
     model = made({"epochs": 1}, levels=[8, 16], cluster_size=8, beam_width=4).fit(data)
     tree = model.trees_[0]
     for depth in (1, 2):
@@ -280,7 +279,7 @@ def test_validation_goes_by_steps_and_the_best_is_kept():
     assert [record["step"] for record in last.records] == [6, 12, 18, 24, 30, 36]
     best = max(record["nDCG@5"] for record in last.records)
     found = lw.evaluate(model.predict(valid, k=5), valid, metrics=["nDCG@5"])["nDCG@5"]
-    assert last.best.value == best == pytest.approx(found)
+    assert last.best["value"] == best == pytest.approx(found)
     unseen = lw.Dataset(np.eye(2), ["L0", "never seen"], texts=["word0x1 word0x2", "something else"])
     made({"epochs": 1}).fit(train, valid=unseen)
 

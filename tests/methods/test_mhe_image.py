@@ -233,8 +233,11 @@ def test_networks_of_transformers(data, architecture, tmp_path):
     [
         ({"backbone": {"name": "resnet18", "model": "x"}}, "model is a setting of name: transformers"),
         ({"backbone": {"name": "transformers"}}, "needs model"),
-        ({"training": {"schedule": {"kind": "cosine", "power": 3}}}, "power is a setting of poly"),
-        ({"training": {"schedule": {"kind": "constant", "final": 0.1}}}, "final is a setting of decreasing"),
+        ({"training": {"schedule": {"kind": "cosine", "power": 3}}}, "power is a setting of kind: poly"),
+        (
+            {"training": {"schedule": {"kind": "constant", "final": 0.1}}},
+            "final is a setting of kind: linear, cosine, poly",
+        ),
     ],
 )
 def test_settings_without_effect_are_refused(settings, words):

@@ -106,7 +106,7 @@ def test_a_killed_run_resumes_to_the_same_model(tmp_path, data):
         ({"groups": 3}, "groups needs groups of labels; set num_group"),
         ({"num_group": 4, "head": {"kind": "product"}}, "num_group is not used with a head"),
         ({"loss": "softmax", "reduction": "mean"}, "only bce"),
-        ({"head": {"kind": "product", "beam": 3}}, "beam is a setting of cascade heads, the kind is product"),
+        ({"head": {"kind": "product", "beam": 3}}, "beam is a setting of kind: cascade; this is product"),
         ({"head": {"kind": "cascade", "loss": "joint_softmax"}}, "joint_softmax is a loss of product heads"),
         ({"head": {"kind": "sampling", "loss": "bce"}}, "trained by softmax"),
         ({"head": {"kind": "sampling", "negatives": "V2", "sampled_groups": 3}}, "V2 fixes the number of groups"),

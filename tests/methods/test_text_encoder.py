@@ -67,7 +67,7 @@ def test_validation_is_on_held_out_documents_and_the_best_weights_are_kept():
     records = model.history_.records
     assert {"P@1", "P@3", "P@5", "nDCG@5", "valid_loss"} <= set(records[-1])
     best = max(record["P@1"] for record in records)
-    assert model.history_.best.value == best == pytest.approx(precision(model, valid))
+    assert model.history_.best["value"] == best == pytest.approx(precision(model, valid))
     held = made({"epochs": 1}, valid_fraction=0.2).fit(train)
     assert "P@1" in held.history_.records[0]
     assert "P@1" not in made({"epochs": 1}, valid_fraction=0.0).fit(train).history_.records[0]
@@ -252,8 +252,8 @@ def test_the_recipe_is_a_training_config():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"head": {"loss": {"name": "bce", "focus": 3.0}}}, "focus is a setting of the focal loss"),
-        ({"head": {"loss": {"name": "focal", "shift": 0.2}}}, "shift is a setting of the asymmetric loss"),
+        ({"head": {"loss": {"name": "bce", "focus": 3.0}}}, "focus is a setting of name: focal"),
+        ({"head": {"loss": {"name": "focal", "shift": 0.2}}}, "shift is a setting of name: asymmetric"),
         ({"encoder": {"windows": 2}}, "windows is a setting of long_texts: windows"),
     ],
 )

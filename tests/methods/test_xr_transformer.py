@@ -217,7 +217,7 @@ def test_weights_are_chosen_on_held_out_documents(data):
     ):
         for history in model.histories_:
             values = [record["P@1"] for record in history.records]
-            assert history.best.value == max(values)
+            assert history.best["value"] == max(values)
     with pytest.raises(ConfigError, match="valid_fraction"):
         made({"valid_fraction": 0.2})
 

@@ -82,7 +82,7 @@ def test_a_mean_with_a_window_forgets():
         averaging.update()
         share = 1 / min(number, 2)
         expected = value if expected is None else expected + share * (value - expected)
-    assert float(averaging.averages[0]) == pytest.approx(expected) == pytest.approx(5.0)
+    assert float(averaging.averages["weight"]) == pytest.approx(expected) == pytest.approx(5.0)
 
 
 def test_averages_are_what_is_validated():

@@ -14,8 +14,9 @@ from labelwise.nn.config import HeadConfig, LossConfig, TrainingConfig
 from labelwise.nn.encode import EncoderHead
 from labelwise.nn.fine_tuning import NodeOutputs, linear_head, matched_nodes
 from labelwise.nn.inputs import Part, Vectors
-from labelwise.nn.levels import Parents, best_of_batch
-from labelwise.nn.train.fit import Fit
+from labelwise.nn.level_networks import best_of_batch
+from labelwise.nn.levels import Parents
+from labelwise.nn.train.fit import NetworkFitting
 from labelwise.runtime.budget import NO_LIMIT
 
 SOLVER = SolverConfig(cost_positive=1.5, cost_negative=1.5, tolerance=1e-4, max_passes=3000, threshold=0.0)
@@ -38,9 +39,8 @@ def test_initial_weights_are_those_of_support_vector_machines(planted, weighted)
         np.arange(80)[:, None] % 3 == 0, [[0, 1]], np.where(np.arange(80) % 2, 0, 1)[:, None] * [[1, -1]]
     )
     offsets = np.array([0, 3, 6])
-    weight, bias = linear_head(
-        vectors, targets, Parents(parents, np.empty((80, 0)), offsets), SOLVER, weighted, 0, NO_LIMIT
-    )
+    part = Part(Vectors(vectors), targets, parents=Parents(parents, np.empty((80, 0)), offsets))
+    weight, bias = linear_head(vectors, part, SOLVER, weighted, 0, NO_LIMIT).values()
     for node in range(6):
         rows = np.flatnonzero((parents == node // 3).any(1))
         counts = targets.toarray()[rows, node]
@@ -52,7 +52,7 @@ def test_initial_weights_are_those_of_support_vector_machines(planted, weighted)
 
 def test_the_first_level_is_trained_on_all_documents(planted):
     vectors, targets = planted
-    weight, _ = linear_head(vectors, targets, None, SOLVER, False, 0, NO_LIMIT)
+    weight = linear_head(vectors, Part(Vectors(vectors), targets), SOLVER, False, 0, NO_LIMIT)["weight"]
     oracle = LinearSVC(C=1.5, loss="squared_hinge", dual=True, tol=1e-6, max_iter=100_000)
     oracle.fit(vectors, targets.toarray()[:, 2] > 0)
     np.testing.assert_allclose(weight[2], oracle.coef_[0], atol=5e-3)
@@ -66,7 +66,9 @@ def test_the_loss_of_a_level_is_that_of_its_scores(planted, has_candidates, weig
     loss = LossConfig(name="squared_hinge", reduction="mean")
     head = NodeOutputs(6, 6, HeadConfig(loss=loss, dropout=0.0)).initialise(np.ones(6), 10, 0)
     part = Part(Vectors(vectors), targets, parents=parents)
-    fit = Fit(EncoderHead(nn.Identity(), head), part, None, TrainingConfig(), of_level=True, weighted=weighted)
+    fit = NetworkFitting(
+        EncoderHead(nn.Identity(), head), part, None, TrainingConfig(), of_level=True, weighted=weighted
+    )
     found = fit.loss(fit.load(np.arange(5), 0))
     own = torch.from_numpy(targets.toarray())[:, : 3 if has_candidates else 6]
     with torch.no_grad():
@@ -80,7 +82,9 @@ def test_a_flat_level_has_no_array_of_documents_times_labels():
     n_labels = 1_000_000
     labels = sparse.csr_array((np.ones(4, np.float32), ([0, 1, 1, 3], [5, 7, n_labels - 1, 0])), shape=(4, n_labels))
     head = NodeOutputs(1, n_labels, HeadConfig())
-    fit = Fit(EncoderHead(nn.Identity(), head), Part(Vectors(np.ones((4, 1))), labels), None, TrainingConfig())
+    fit = NetworkFitting(
+        EncoderHead(nn.Identity(), head), Part(Vectors(np.ones((4, 1))), labels), None, TrainingConfig()
+    )
     loaded = fit.load(np.array([3, 0, 1]), 0)
     assert loaded.candidates is None
     assert loaded.targets.labels.tolist() == [0, 5, 7, n_labels - 1]

@@ -14,7 +14,7 @@ from labelwise.nn.images.faces import make_face_network
 from labelwise.nn.images.inputs import ImageInputs
 from labelwise.nn.images.networks import ImageEncoder
 from labelwise.nn.inputs import Part
-from labelwise.nn.train.fit import Fit
+from labelwise.nn.train.fit import NetworkFitting
 from labelwise.nn.train.loop import train
 from labelwise.runtime.job import Job
 from labelwise.runtime.threads import using_threads
@@ -33,7 +33,7 @@ class Broken(Exception):
     pass
 
 
-class Batches(Fit):
+class Batches(NetworkFitting):
     """Batches of 11 images and a last one of 3."""
 
     left = 10**9

@@ -10,13 +10,13 @@ from common import Clock
 from conformance.planted import planted
 from conformance.small import SMALL
 from labelwise.nn.config import TrainingConfig
-from labelwise.nn.encode import encoded_blocks
+from labelwise.nn.encode import encode_some_texts
 from labelwise.nn.inputs import Part, Vectors
 from labelwise.nn.train.loop import History, train
 from labelwise.nn.words.vocabulary import WordTokens
 from labelwise.runtime.budget import NO_LIMIT
 from labelwise.runtime.job import Job
-from labelwise.runtime.progress import progress
+from labelwise.strings import Strings
 from training.tiny_fitting import TinyFitting, Watcher
 
 
@@ -140,8 +140,7 @@ def test_a_part_of_the_documents_is_read_and_encoded_as_it_would_be_with_all(clo
             return self
 
     vectors = Vectors(random.normal(size=(500, 4)).astype(np.float32))
-    with progress("encoding") as step:
-        blocks = encoded_blocks(Doubling(), Ticking(vectors), step, "encoding", NO_LIMIT.limited(20.0), 0)
-        encoded, doubled = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    texts, budget = Strings.of([str(number) for number in range(500)]), NO_LIMIT.limited(20.0)
+    encoded, doubled = encode_some_texts(Doubling(), texts, budget=budget, inputs=Ticking(vectors))
     assert 150 < len(encoded) <= 200
     np.testing.assert_array_equal(doubled, 2 * vectors.values[encoded])

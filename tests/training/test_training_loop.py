@@ -108,7 +108,8 @@ def test_early_stopping_and_the_best_weights(metric, restore, tmp_path):
         history = train(fitting, settings, job=Job(folder), monitor=recorder)
         assert history.stopped == "early stopping"
         assert history.epochs == 5
-        assert (history.best.step, history.best.metric, abs(history.best.value)) == (12, metric, 0.5)
+        best = history.best
+        assert (best["step"], best["metric"], abs(best["value"])) == (12, metric, 0.5)
         kept = 12 if restore else 30
         assert same_weights(weights_of(fitting.module), recorder.weights[kept - 1])
 
@@ -180,7 +181,7 @@ def test_divergence_is_noticed(kept, tmp_path):
     job = Job(tmp_path, lambda **numbers: lines.append(json.dumps(numbers, allow_nan=False)))
     history = train(fitting, settings, job=job)
     assert history.stopped == "diverged"
-    assert history.best.step == 6
+    assert history.best["step"] == 6
     assert all(torch.isfinite(p).all() for p in fitting.module.parameters())
     assert history.steps == 10
 
@@ -337,7 +338,7 @@ def test_training_loss_can_be_the_metric():
     settings = config(metric="loss", epochs=10, optimiser={"rate": 0.05})
     fitting = NothingHeldOut(settings)
     history = train(fitting, settings, job=Job())
-    assert history.best.value == min(record["loss"] for record in history.records)
+    assert history.best["value"] == min(record["loss"] for record in history.records)
 
 
 def test_head_and_frozen_parts():

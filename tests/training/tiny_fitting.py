@@ -38,7 +38,7 @@ class TinyModel(nn.Module):
 class TinyFitting:
     """Label l is on documents that have word l: it can be learned."""
 
-    head, rows = ("head.",), ()
+    head_names, row_tables = ("head.",), ()
 
     def __init__(self, config, documents=60, sparse=False, dropout=0.3, seed=0, batch_norm=True):
         self.config = config

@@ -67,7 +67,7 @@ class BiGRU(Method):
         most 1,000 documents."""
 
     def _fit(self, train: Dataset, valid: Dataset | None, job: Job) -> LevelsModel:
-        from labelwise.nn.levels import initialised, new_network
+        from labelwise.nn.level_networks import initialised, new_network
         from labelwise.nn.train.levels import train_levels, word_data
         from labelwise.runtime.device import torch_threads
 

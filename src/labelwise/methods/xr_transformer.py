@@ -93,8 +93,7 @@ class XRTransformer(Method):
         words, counted = Words.learn(config, train, Job())  # in memory, where the vectors are too: no scratch folder
         tree = preliminary_tree(counted, train.labels, config, job)
         with job.stage("fine-tuning", FINE_TUNING_TIME) as part:
-            parts, rows = split(train, valid, words, counted, fine)
-            histories = fine_tune(encoder, tree, rows, parts, config, part)
+            histories = fine_tune(encoder, tree, split(train, valid, words, counted, fine), config, part)
 
         def ranker(job: Job) -> dict[str, np.ndarray]:
             known = (words, counted) if ranked_on is train else None
@@ -129,24 +128,23 @@ def preliminary_tree(words: Any, labels: Any, config: XRTransformer.Config, job:
 
 def split(
     train: Dataset, valid: Dataset | None, words: Words, counted: Any, fine: FineTuningConfig
-) -> tuple[tuple[Dataset, Dataset | None], tuple[Any, Any]]:
-    """The documents to fine-tune on, and those to validate with if that is wanted and there are any; and their TF-IDF.
+) -> tuple[Dataset, Dataset | None]:
+    """The documents to fine-tune on, and those to validate with if that is wanted and there are any.
 
-    `counted` is that of the training documents.
+    Their TF-IDF, of the training documents `counted`, is in their features.
     """
+    train = replace(train, features=counted)
     random = np.random.default_rng(fine.training.seed)
-    chosen, held_out, of_held_out = np.arange(len(train)), None, None
+    chosen, held_out = np.arange(len(train)), None
     if fine.training.validate_every is not None and valid is not None:
         held_out = valid.take(np.sort(random.permutation(len(valid))[:MAX_VALID]))
-        of_held_out = words.tfidf.transform(held_out.texts or ())
+        held_out = replace(held_out, features=words.tfidf.transform(held_out.texts or ()))
     elif fine.valid_fraction:
         count = min(round(fine.valid_fraction * len(train)), MAX_VALID, len(train) - 1)
         rows = np.sort(random.permutation(chosen)[:count])
         chosen = np.setdiff1d(chosen, rows)
         if count:
-            held_out, of_held_out = train.take(rows), counted[rows]
+            held_out = train.take(rows)
     if fine.documents is not None and fine.documents < len(chosen):
         chosen = np.sort(random.permutation(chosen)[: fine.documents])
-    if len(chosen) < len(train):
-        train, counted = train.take(chosen), counted[chosen]
-    return (train, held_out), (counted, of_held_out)
+    return train if len(chosen) == len(train) else train.take(chosen), held_out

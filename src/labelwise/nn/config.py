@@ -9,33 +9,59 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from labelwise.config import PART, Config, Decides, deciding_fields
+from labelwise.config import Config, Decides
 from labelwise.data.images import MAX_PIXELS, PIXEL_LIMIT
 from labelwise.errors import ConfigError, DataError, check_installed
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+PositiveFraction = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
+
+
+def _whole_from_1_on(value: float) -> float:
+    if value >= 1 and value != int(value):
+        raise ValueError("a fraction below 1 or a whole number is needed")
+    return value
+
+
+FractionOrCount = Annotated[NotNegative, AfterValidator(_whole_from_1_on)]
+
+
+class OnlyFor:
+    """Marks a field that only some kinds have, by another field and its values: setting it for others is an error."""
+
+    def __init__(self, field: str, *kinds: str) -> None:
+        self.field, self.kinds = field, kinds
+
+
+class KindConfig(Config):
+    """A config some of whose fields are marked with `OnlyFor`."""
+
+    @classmethod
+    def owners(cls) -> dict[str, OnlyFor]:
+        """The marks by the names of their fields."""
+        marks = ((name, mark) for name, field in cls.model_fields.items() for mark in field.metadata)
+        return {name: mark for name, mark in marks if isinstance(mark, OnlyFor)}
+
+    @model_validator(mode="after")
+    def _no_field_of_other_kinds(self) -> Self:
+        for name, mark in self.owners().items():
+            kind = getattr(self, mark.field)
+            if kind not in mark.kinds and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} is a setting of {mark.field}: {', '.join(mark.kinds)}; this is {kind}")
+        return self
+
 
 VerdictName = Literal["healthy", "on the plateau", "collapsed", "diverged", "under-trained"]
 
 ADAM_FAMILY = ("adam", "amsgrad", "adamw")
-# Fields that only some optimisers have. Setting one for an optimiser that lacks it is an error.
-ONLY_FOR = {
-    "betas": ADAM_FAMILY,
-    "eps": (*ADAM_FAMILY, "adagrad", "adadelta"),
-    "momentum": ("sgd",),
-    "nesterov": ("sgd",),
-    "rho": ("adadelta",),
-    "rate_decay": ("adagrad",),
-    "initial_sum": ("adagrad",),
-}
 
 
-class OptimiserConfig(Config):
+class OptimiserConfig(KindConfig):
     """The optimiser and its settings."""
 
     name: Literal["adagrad", "adadelta", "adam", "amsgrad", "adamw", "sgd"] = "adamw"
@@ -52,26 +78,26 @@ class OptimiserConfig(Config):
     """Weight decay; null is torch's default. Decoupled from the gradient in adamw, an L2 term in the others."""
     decay_on: Literal["all", "matrices", "matrices_but_embeddings"] = "matrices"
     """Parameters with weight decay: all, all except biases and norms, or also without embeddings."""
-    betas: tuple[Fraction, Fraction] | None = None
+    betas: Annotated[tuple[Fraction, Fraction] | None, OnlyFor("name", *ADAM_FAMILY)] = None
     """Decay rates of the first and second moment (adam, amsgrad, adamw)."""
-    eps: Positive | None = None
+    eps: Annotated[Positive | None, OnlyFor("name", *ADAM_FAMILY, "adagrad", "adadelta")] = None
     """Added to the denominator (all except sgd)."""
-    momentum: Fraction | None = None
+    momentum: Annotated[Fraction | None, OnlyFor("name", "sgd")] = None
     """Momentum factor (sgd)."""
-    nesterov: bool | None = None
+    nesterov: Annotated[bool | None, OnlyFor("name", "sgd")] = None
     """Nesterov momentum (sgd)."""
-    rho: Fraction | None = None
+    rho: Annotated[Fraction | None, OnlyFor("name", "adadelta")] = None
     """Decay rate of the average of squared gradients (adadelta)."""
-    rate_decay: NotNegative | None = None
+    rate_decay: Annotated[NotNegative | None, OnlyFor("name", "adagrad")] = None
     """Learning rate decay (adagrad)."""
-    initial_sum: NotNegative | None = None
+    initial_sum: Annotated[NotNegative | None, OnlyFor("name", "adagrad")] = None
     """Initial value of the sum of squares (adagrad)."""
 
     def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Merge with given settings; rates and moments are not carried over to another optimiser."""
         merged = super().completed(given)
         other = given.get("name", self.name) != self.name
-        own_fields = ("rate", "head_rate", *ONLY_FOR) if other else ()
+        own_fields = ("rate", "head_rate", *self.owners()) if other else ()
         instead = {"head_rate": "head_factor", "head_factor": "head_rate"}
         for field in (*own_fields, *(instead[field] for field in instead if given.get(field) is not None)):
             if field not in given:
@@ -80,9 +106,6 @@ class OptimiserConfig(Config):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for field, names in ONLY_FOR.items():
-            if getattr(self, field) is not None and self.name not in names:
-                raise ValueError(f"{field} is not a setting of {self.name}; it belongs to {', '.join(names)}")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
         if self.head_rate is not None and self.head_factor != 1.0:
@@ -90,42 +113,32 @@ class OptimiserConfig(Config):
         return self
 
 
-class ScheduleConfig(Config):
+class ScheduleConfig(KindConfig):
     """The learning rate schedule."""
 
     kind: Literal["constant", "linear", "cosine", "poly"] = "linear"
     """After the warm-up: constant, linear decay, half a cosine, or a power of the linear decay."""
-    warmup: NotNegative = 0.0
+    warmup: FractionOrCount = 0.0
     """Steps of linear warm-up; below 1 a fraction of all steps."""
-    final: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    final: Annotated[Fraction, OnlyFor("kind", "linear", "cosine", "poly")] = 0.0
     """Rate after the last step as a fraction of the highest (linear, cosine, poly)."""
-    power: Positive = 2.0
+    power: Annotated[Positive, OnlyFor("kind", "poly")] = 2.0
     """The power of the linear decay (poly)."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.final and self.kind == "constant":
-            raise ValueError("final is a setting of decreasing schedules, this is constant")
-        if self.power != type(self).model_fields["power"].default and self.kind != "poly":
-            raise ValueError(f"power is a setting of poly, this is {self.kind}")
-        if self.warmup >= 1 and self.warmup != int(self.warmup):
-            raise ValueError(f"warmup is a fraction below 1 or a whole number of steps, got {self.warmup}")
-        return self
 
-
-class AveragingConfig(Config):
+class AveragingConfig(KindConfig):
     """Weight averaging; the averages are validated and kept instead of the weights."""
 
     kind: Literal["none", "ema", "swa"] = "none"
     """ema: exponential moving average over steps; swa: mean of the weights from some epoch on."""
-    decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    decay: Annotated[Annotated[float, Field(gt=0, lt=1)] | None, OnlyFor("kind", "ema")] = None
     """Decay of the moving average (ema; null is 0.999); lower in the first steps, so that initial weights fade."""
-    start: NotNegative | None = None
+    start: Annotated[FractionOrCount | None, OnlyFor("kind", "swa")] = None
     """Start of averaging (swa; null is 0.5): below 1 a fraction of all steps, or of the time budget if that is reached
     first, otherwise a number of epochs."""
-    every: Count | None = None
+    every: Annotated[Count | None, OnlyFor("kind", "swa")] = None
     """Steps between two averaged states (swa); null is once per epoch."""
-    window: Count | None = None
+    window: Annotated[Count | None, OnlyFor("kind", "swa")] = None
     """After this many states a new one has the weight 1/window (swa); null weighs all equally."""
 
     def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,15 +146,6 @@ class AveragingConfig(Config):
         if given.get("kind", self.kind) != self.kind:
             return dict(given)
         return super().completed(given)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for field, kind in (("decay", "ema"), ("start", "swa"), ("every", "swa"), ("window", "swa")):
-            if getattr(self, field) is not None and self.kind != kind:
-                raise ValueError(f"{field} is a setting of {kind}, the kind is {self.kind}")
-        if self.start is not None and self.start >= 1 and self.start != int(self.start):
-            raise ValueError(f"start is a fraction below 1 or a whole number of epochs, got {self.start}")
-        return self
 
 
 class EarlyStoppingConfig(Config):
@@ -217,11 +221,6 @@ class TrainingConfig(Config):
             raise ValueError("early_stopping needs validation: set validate_every")
         return self
 
-    def part_of_the_result(self) -> dict[str, Any]:
-        """The settings that affect the result, as plain values."""
-        hashed_before = {"log_every": type(self).model_fields["log_every"].default}  # so older work is still found
-        return {**deciding_fields(self, PART), **hashed_before}
-
 
 class WordTraining(TrainingConfig):
     """Training of recurrent networks: Adam at a constant rate, adaptive clipping, the mean of weights (SWA)."""
@@ -270,7 +269,7 @@ class MonitorConfig(Config):
     """Include the entropy of attention."""
     stop_on: tuple[VerdictName, ...] = ()
     """Verdicts that stop the training."""
-    patience: Annotated[int, Field(ge=1)] = 2
+    patience: Count = 2
     """Consecutive equal verdicts before training stops."""
 
 
@@ -279,14 +278,14 @@ def lower_is_better(metric: str) -> bool:
     return any(word in metric.lower() for word in ("loss", "error", "perplexity"))
 
 
-# --- config ---
+# --- text encoders ---
 # Which pretrained encoder to use and how; free of torch, so that configs can be checked without it.
 
 TINY = "tiny"
 """The name of a small BERT with random weights, for tests and for trials without pretrained weights."""
 
 
-class EncoderConfig(Config):
+class EncoderConfig(KindConfig):
     """A text encoder: weights, maximum length of texts, and pooling."""
 
     model: str = "distilbert/distilbert-base-uncased"
@@ -301,13 +300,13 @@ class EncoderConfig(Config):
     long_texts: Literal["head", "head_tail", "windows"] = "head"
     """What is read of a longer text: its start, its start and its end, or several windows (their vectors are
     averaged)."""
-    windows: Annotated[int, Field(ge=1)] = 4
+    windows: Annotated[Count, OnlyFor("long_texts", "windows")] = 4
     """Maximum number of windows per text, with `long_texts: windows`."""
     pooling: Literal["first", "mean", "last", "summary", "pooler"] = "first"
     """The vector of a text: that of its first token (BERT's [CLS]), the mean, the last token (XLNet, decoders), the one
     of these two in which the model's family sums up a text, or what the model's own pooling layer makes of the first
     one (XR-Transformer)."""
-    layers: Annotated[int, Field(ge=1)] = 1
+    layers: Count = 1
     """Number of last layers whose pooled vectors are concatenated (LightXML uses 5 of 12)."""
     frozen: bool = False
     """Train only the head; each text is then encoded only once."""
@@ -323,8 +322,6 @@ class EncoderConfig(Config):
             raise ValueError("architecture needs a model_type, for example {model_type: distilbert, n_layers: 2}")
         if self.pooling == "pooler" and self.layers > 1:
             raise ValueError("layers: with pooling: pooler there is one vector, that of the model's pooling layer")
-        if self.long_texts != "windows" and self.windows != type(self).model_fields["windows"].default:
-            raise ValueError(f"windows is a setting of long_texts: windows, this is {self.long_texts}")
         return self
 
     def check_files(self) -> None:
@@ -339,8 +336,7 @@ class EncoderConfig(Config):
         return self.architecture is not None or self.model == TINY
 
 
-# --- word config ---
-# Settings of vocabulary, word vectors and recurrent layer. Does not import torch, so that configs need none.
+# --- words: vocabulary, vectors, recurrent layer ---
 
 MAX_WIDTH = 1 << 16
 """Maximum width of a layer; bounds the settings of saved models before they are compared with the weights."""
@@ -350,11 +346,11 @@ Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 class WordsConfig(Config):
     """The vocabulary and its word vectors."""
 
-    max_length: Annotated[int, Field(ge=1)] = 500
+    max_length: Count = 500
     """Words read per text, from its start."""
-    min_frequency: Annotated[int, Field(ge=1)] = 1
+    min_frequency: Count = 1
     """Leave out words that occur in fewer training texts."""
-    max_size: Annotated[int, Field(ge=1)] = 500_000
+    max_size: Count = 500_000
     """Maximum vocabulary size: the words that occur in most texts, ties in alphabetical order."""
     lowercase: bool = True
     """Convert texts to lower case."""
@@ -368,7 +364,7 @@ class WordsConfig(Config):
     initial: Literal["random", "labels"] = "random"
     """Initial vectors without a file: drawn at random, or computed from the labels that each word occurs with (a
     truncated SVD), with which networks learn from few documents."""
-    width: Annotated[int, Field(ge=1)] | None = None
+    width: Count | None = None
     """Dimension of vectors without a file; null is 300. A file of vectors has its own."""
     normalise: bool = False
     """Scale the file's vectors to norm 1."""
@@ -419,8 +415,7 @@ class RecurrentConfig(Config):
     """Learn the initial states of both directions; otherwise they are zero."""
 
 
-# --- backbone config ---
-# Settings of image networks. Does not import torch.
+# --- networks for images ---
 
 RESNETS: dict[str, tuple[tuple[int, ...], bool]] = {
     "tiny": ((1, 1), False),
@@ -430,40 +425,33 @@ RESNETS: dict[str, tuple[tuple[int, ...], bool]] = {
     "resnet50": ((3, 4, 6, 3), True),
 }
 """Blocks per stage, and whether they are bottlenecks."""
-OWN_FIELDS = ("channels", "stem", "pool")
-"""Fields of our own networks, which models of transformers do not have."""
 
 
-class BackboneConfig(Config):
+class BackboneConfig(KindConfig):
     """The network from images to vectors."""
 
     name: Literal["tiny", "resnet10", "resnet18", "resnet34", "resnet50", "transformers"] = "resnet18"
     """A residual network (He et al. 2016), or a model of the package transformers. `tiny` has two blocks, for tests and
     first attempts."""
-    channels: Annotated[int, Field(ge=4, le=512)] = 64
+    channels: Annotated[int, Field(ge=4, le=512), OnlyFor("name", *RESNETS)] = 64
     """Channels of the first stage, which double from stage to stage; the paper's networks have 64. Time and memory grow
     with its square."""
-    stem: Literal["auto", "small", "large"] = "auto"
+    stem: Annotated[Literal["auto", "small", "large"], OnlyFor("name", *RESNETS)] = "auto"
     """First layers: a 3x3 convolution for small images, or a 7x7 convolution with stride 2 and a pooling layer. `auto`:
     large from 96 pixels on."""
-    pool: Literal["mean", "flatten"] = "mean"
+    pool: Annotated[Literal["mean", "flatten"], OnlyFor("name", *RESNETS)] = "mean"
     """The vector of an image: the mean over all positions of the last stage, or its values at all positions, to keep
     where something is."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    dropout: Fraction = 0.0
     """Dropout rate of the vector."""
-    model: str | None = None
+    model: Annotated[str | None, OnlyFor("name", "transformers")] = None
     """transformers: a local folder, or the name of a model on the hub, with its weights."""
-    architecture: dict[str, Any] | None = None
+    architecture: Annotated[dict[str, Any] | None, OnlyFor("name", "transformers")] = None
     """transformers: settings of a network with random weights instead, such as {model_type: vit, hidden_size: 192}."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        foreign = self.name == "transformers"
-        for field in OWN_FIELDS if foreign else ("model", "architecture"):
-            if getattr(self, field) != type(self).model_fields[field].default:
-                owner = "the residual networks" if foreign else "name: transformers"
-                raise ValueError(f"{field} is a setting of {owner}, this is {self.name}")
-        if foreign and (self.model is None) == (self.architecture is None):
+        if self.name == "transformers" and (self.model is None) == (self.architecture is None):
             raise ValueError("name: transformers needs model (weights) or architecture (random weights), one of both")
         if self.architecture is not None and not isinstance(self.architecture.get("model_type"), str):
             raise ValueError("architecture needs a model_type, for example {model_type: vit, hidden_size: 192}")
@@ -483,8 +471,7 @@ class BackboneConfig(Config):
                 encoder_source(self.model)
 
 
-# --- face config ---
-# Networks for faces. Does not import torch, so that configs need none.
+# --- networks for faces ---
 
 BLOCKS = {
     "r10": (1, 1, 1, 1),
@@ -506,7 +493,7 @@ class FaceNetworkConfig(Config):
     """Channels of every layer as a multiple of the published ones, rounded to multiples of 8."""
     dimension: Annotated[int, Field(ge=2, le=4096)] = 512
     """Dimension of the vectors."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    dropout: Fraction = 0.0
     """Dropout rate before the last layer of an IResNet."""
 
     def channels(self, published: int) -> int:
@@ -514,35 +501,28 @@ class FaceNetworkConfig(Config):
         return max(8, round(published * self.width_factor / 8) * 8)
 
 
-# --- image config ---
-# How images become arrays of one size, and how they are augmented in training. Does not import torch.
-
-CROP_FIELDS = {"padding": "padded", "pad_with": "padded", "scale": "resized", "ratio": "resized"}
-"""Fields that belong to one kind of random crop."""
+# --- images: how they become arrays of one size, and how they are augmented in training ---
 
 
-class AugmentationConfig(Config):
+class AugmentationConfig(KindConfig):
     """Random changes of training images; each depends on seed, epoch and document alone."""
 
     crop: Literal["none", "padded", "resized"] = "none"
     """Random crop: none; of the image with a border (`padded`, for CIFAR); or of a random part that is scaled to the
     full size (`resized`, for ImageNet)."""
-    padding: Annotated[int, Field(ge=1, le=256)] = 4
+    padding: Annotated[int, Field(ge=1, le=256), OnlyFor("crop", "padded")] = 4
     """Pixels of the border (padded)."""
-    pad_with: Literal["black", "white", "edge"] = "black"
+    pad_with: Annotated[Literal["black", "white", "edge"], OnlyFor("crop", "padded")] = "black"
     """Content of the border (padded): `edge` repeats the outermost pixels."""
-    scale: tuple[float, float] = (0.08, 1.0)
+    scale: Annotated[tuple[float, float], OnlyFor("crop", "resized")] = (0.08, 1.0)
     """Smallest and largest area of the part, as fractions of the image (resized)."""
-    ratio: tuple[float, float] = (0.75, 4 / 3)
+    ratio: Annotated[tuple[float, float], OnlyFor("crop", "resized")] = (0.75, 4 / 3)
     """Smallest and largest width of the part as a multiple of its height (resized)."""
     flip: bool = False
     """Mirror half of the images, left to right."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for field, crop in CROP_FIELDS.items():
-            if crop != self.crop and getattr(self, field) != type(self).model_fields[field].default:
-                raise ValueError(f"{field} is a setting of crop: {crop}, this is {self.crop}")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise ValueError("scale needs two fractions above 0 and at most 1, the smaller one first")
         if not 0 < self.ratio[0] <= self.ratio[1]:
@@ -611,11 +591,10 @@ class ImageConfig(Config):
         return None if self.augmentation.crop == "resized" else self.short_side
 
 
-# --- config ---
-# Settings of heads and losses. Does not import torch, so that configs need none.
+# --- heads and losses ---
 
 
-class LossConfig(Config):
+class LossConfig(KindConfig):
     """The loss of one score per label."""
 
     name: Literal["bce", "hinge", "squared_hinge", "focal", "asymmetric", "softmax"] = "bce"
@@ -625,26 +604,17 @@ class LossConfig(Config):
     reduction: Literal["sum", "mean"] = "sum"
     """Sum or mean over labels; always the mean over documents. With the mean, gradients shrink with the number of
     labels, until an optimiser's eps or L2 term dominates them."""
-    focus: Annotated[float, Field(ge=0)] = 2.0
+    focus: Annotated[NotNegative, OnlyFor("name", "focal")] = 2.0
     """Focal loss: the focusing parameter (gamma), which reduces the loss of labels that are already right."""
-    focus_positive: Annotated[float, Field(ge=0)] = 0.0
+    focus_positive: Annotated[NotNegative, OnlyFor("name", "asymmetric")] = 0.0
     """Asymmetric loss: the focusing parameter for labels a document has."""
-    focus_negative: Annotated[float, Field(ge=0)] = 4.0
+    focus_negative: Annotated[NotNegative, OnlyFor("name", "asymmetric")] = 4.0
     """Asymmetric loss: the focusing parameter for labels a document does not have."""
-    shift: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    shift: Annotated[Fraction, OnlyFor("name", "asymmetric")] = 0.05
     """Asymmetric loss: probability margin; wrong labels below it have no loss."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        owners = {
-            "focus": "focal",
-            "focus_positive": "asymmetric",
-            "focus_negative": "asymmetric",
-            "shift": "asymmetric",
-        }
-        for field, name in owners.items():
-            if name != self.name and getattr(self, field) != type(self).model_fields[field].default:
-                raise ValueError(f"{field} is a setting of the {name} loss, this is {self.name}")
         if self.name == "softmax" and self.reduction == "mean":
             raise ValueError("reduction: the softmax loss has no term per label to take the mean of; leave it at sum")
         return self
@@ -658,32 +628,20 @@ class HeadConfig(Config):
     bias: Literal["prior", "zero"] = "prior"
     """Initial biases: the constant scores with the lowest loss given the label frequencies (for cross-entropy the
     log-odds of each label), or 0."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    dropout: Fraction = 0.1
     """Dropout rate of the document's vector."""
-    block: Annotated[int, Field(ge=1)] = 8192
+    block: Count = 8192
     """Labels per block: memory beside the weights is bounded by batch x block."""
 
 
-# --- digit config ---
-# Settings of the heads of multi-head encoding. Does not import torch, so that configs need none.
+# --- heads of multi-head encoding ---
 
-# Fields that only some kinds of heads have. Setting one for another kind is an error.
-DIGIT_CONFIG_ONLY_FOR = {
-    "radices": ("product", "cascade", "sampling"),
-    "heads": ("product", "cascade", "sampling"),
-    "order": ("product", "cascade", "sampling"),
-    "reduction": ("one_hot", "product", "cascade"),
-    "bottleneck": ("cascade",),
-    "groups": ("cascade",),
-    "beam": ("cascade",),
-    "negatives": ("sampling",),
-    "sampled_groups": ("sampling",),
-    "sampled_fraction": ("sampling",),
-    "log_q": ("sampling",),
-}
+Negatives = Literal["batch", "document", "V0", "V2", "B1"]
+DIGITS = ("product", "cascade", "sampling")
+"""Heads whose labels have digits."""
 
 
-class DigitHeadConfig(Config):
+class DigitHeadConfig(KindConfig):
     """A head: one output per label, or labels as digits in mixed radix (multi-head encoding)."""
 
     kind: Literal["one_hot", "product", "cascade", "sampling"] = "one_hot"
@@ -694,46 +652,43 @@ class DigitHeadConfig(Config):
     """softmax: cross-entropy, for documents with one label; several divide the target equally. bce: binary
     cross-entropy, for documents with several labels. joint_softmax: one softmax over the outputs of all digits together
     (product only)."""
-    reduction: Literal["sum", "mean"] = "sum"
+    reduction: Annotated[Literal["sum", "mean"], OnlyFor("kind", "one_hot", "product", "cascade")] = "sum"
     """With bce: sum over outputs, or their mean."""
-    radices: Annotated[tuple[Count, ...], Field(max_length=8)] | None = None
+    radices: Annotated[Annotated[tuple[Count, ...], Field(max_length=8)] | None, OnlyFor("kind", *DIGITS)] = None
     """Values of each digit, the most significant first; their product is at least the number of labels. null: near
     equal."""
-    heads: Annotated[int, Field(ge=2, le=8)] = 2
+    heads: Annotated[int, Field(ge=2, le=8), OnlyFor("kind", *DIGITS)] = 2
     """Number of digits when `radices` is null."""
-    order: Literal["index", "frequency", "clustered", "random"] = "index"
+    order: Annotated[Literal["index", "frequency", "clustered", "random"], OnlyFor("kind", *DIGITS)] = "index"
     """Which labels share digits: neighbours by index; labels dealt to groups by frequency, so that groups have equally
     many documents; neighbours in a balanced tree of the labels' features; or at random."""
-    bottleneck: Count | None = None
+    bottleneck: Annotated[Count | None, OnlyFor("kind", "cascade")] = None
     """Width of the label embeddings (cascade); null is 256, or the width of the vectors if that is smaller."""
-    groups: Count | None = None
+    groups: Annotated[Count | None, OnlyFor("kind", "cascade")] = None
     """Nodes per document and level whose children are scored in training (cascade): the true ones, all of them, then
     those that the model ranks highest. null is 1 with softmax (only the true node) and 10 with bce."""
-    beam: Count = 10
+    beam: Annotated[Count, OnlyFor("kind", "cascade")] = 10
     """Nodes per level whose children are scored in prediction (cascade)."""
-    negatives: Literal["batch", "document", "V0", "V2", "B1"] = "batch"
+    negatives: Annotated[Negatives, OnlyFor("kind", "sampling")] = "batch"
     """Groups that a step is trained against (sampling). batch: those of the batch's labels and random ones, the same
     for all its documents. document: those of a document's labels and random ones, drawn for each document. V0: those of
     the document's labels only. V2: these and one random group. B1: those of the batch's labels only."""
-    sampled_groups: Count | None = None
+    sampled_groups: Annotated[Count | None, OnlyFor("kind", "sampling")] = None
     """Groups per batch, or per document, with those of the labels (sampling); null is 10, or `sampled_fraction`."""
-    sampled_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    sampled_fraction: Annotated[PositiveFraction | None, OnlyFor("kind", "sampling")] = None
     """Instead of `sampled_groups`: the fraction of all groups."""
-    log_q: bool = False
+    log_q: Annotated[bool, OnlyFor("kind", "sampling")] = False
     """Correct scores of random groups by the logarithm of the probability of being drawn (sampling): the softmax is
     then an unbiased estimate of that over all labels."""
     bias: Literal["prior", "zero"] = "prior"
     """Initial biases: from label frequencies, or 0."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    dropout: Fraction = 0.0
     """Dropout rate of the document's vector."""
     block: Count = 8192
     """Labels per block: memory beside the weights is bounded by batch x block."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for field, kinds in DIGIT_CONFIG_ONLY_FOR.items():
-            if self.kind not in kinds and getattr(self, field) != type(self).model_fields[field].default:
-                raise ValueError(f"{field} is a setting of {', '.join(kinds)} heads, the kind is {self.kind}")
         if self.loss == "joint_softmax" and self.kind != "product":
             raise ValueError(f"loss: joint_softmax is a loss of product heads, the kind is {self.kind}")
         if self.loss == "bce" and self.kind == "sampling":
@@ -764,23 +719,12 @@ class DigitHeadConfig(Config):
         return HeadConfig(loss=loss, bias=self.bias, dropout=self.dropout, block=self.block)
 
 
-# --- margin config ---
-# Settings of heads with margins. Does not import torch, so that configs need none.
+# --- heads with margins ---
 
 USUAL_MARGINS = {"arcface": 0.5, "cosface": 0.4}
 
-# Fields that belong to one type of sampling. Setting one for another is an error.
-MARGIN_CONFIG_ONLY_FOR = {
-    "sample_rate": "classes",
-    "radices": "groups",
-    "order": "groups",
-    "negatives": "groups",
-    "sampled_groups": "groups",
-    "sampled_fraction": "groups",
-}
 
-
-class MarginConfig(Config):
+class MarginConfig(KindConfig):
     """Cosines of vectors with one vector per class, and a margin that training has to keep."""
 
     kind: Literal["arcface", "cosface"] = "arcface"
@@ -793,29 +737,26 @@ class MarginConfig(Config):
     sampling: Literal["all", "classes", "groups"] = "all"
     """Classes that a step is trained against: all; those of the batch and random ones (Partial FC, An et al. 2022); or
     groups of classes (MHS, Liang et al. 2025), those of the batch and random ones."""
-    sample_rate: Annotated[float, Field(gt=0, le=1)] = 0.1
+    sample_rate: Annotated[PositiveFraction, OnlyFor("sampling", "classes")] = 0.1
     """Fraction of all classes of a step (classes); at least those of the batch."""
-    radices: tuple[Count, Count] | None = None
+    radices: Annotated[tuple[Count, Count] | None, OnlyFor("sampling", "groups")] = None
     """Number of groups and classes per group; their product is at least the number of classes (groups). null: near
     equal."""
-    order: Literal["index", "frequency", "random"] = "random"
+    order: Annotated[Literal["index", "frequency", "random"], OnlyFor("sampling", "groups")] = "random"
     """Which classes form a group (groups): neighbours by index, classes dealt by frequency, or random ones."""
-    negatives: Literal["batch", "document", "V0", "V2", "B1"] = "batch"
+    negatives: Annotated[Negatives, OnlyFor("sampling", "groups")] = "batch"
     """batch: the groups of the batch's classes and random ones, the same for all images. document: those of an image's
     class and random ones, drawn for each image. V0, V2, B1: the original's variants, with the image's group alone, one
     random group more, or the batch's groups alone (groups)."""
-    sampled_groups: Count | None = None
+    sampled_groups: Annotated[Count | None, OnlyFor("sampling", "groups")] = None
     """Groups per batch, or per image, with those of the classes (groups); null is 10, or `sampled_fraction`."""
-    sampled_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    sampled_fraction: Annotated[PositiveFraction | None, OnlyFor("sampling", "groups")] = None
     """Instead of `sampled_groups`: the fraction of all groups."""
     block: Count = 8192
     """Classes per block: memory beside the weights is bounded by batch x block."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for field, sampling in MARGIN_CONFIG_ONLY_FOR.items():
-            if sampling != self.sampling and getattr(self, field) != type(self).model_fields[field].default:
-                raise ValueError(f"{field} is a setting of sampling: {sampling}, this is {self.sampling}")
         if self.sampling == "groups":
             self.group_settings()
         return self
@@ -827,8 +768,8 @@ class MarginConfig(Config):
 
     def group_settings(self) -> DigitHeadConfig:
         """The settings of groups, as a head of multi-head encoding has them."""
-        names = ("radices", "order", "negatives", "sampled_groups", "sampled_fraction", "block")
-        return DigitHeadConfig(kind="sampling", **{name: getattr(self, name) for name in names})
+        names = {"radices", "order", "negatives", "sampled_groups", "sampled_fraction", "block"}
+        return DigitHeadConfig(kind="sampling", **self.model_dump(include=names))
 
 
 # --- networks ---
@@ -859,7 +800,7 @@ class TextNetworkConfig(NetworkConfig):
     """Epochs in which only the head is trained, on the vectors of the pretrained encoder, before both are trained
     together: the texts are encoded once more, and gradients of an untrained head do not disturb the encoder.
     null is 10, and 0 if the encoder is frozen or starts from random weights."""
-    valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    valid_fraction: Fraction = 0.05
     """Fraction of the training documents held out to choose the best weights when the data has no valid part; at
     most 2,000 documents."""
     monitor: MonitorConfig = MonitorConfig()
@@ -891,7 +832,7 @@ class ImageNetworkConfig(NetworkConfig):
     """How images are read and augmented."""
     training: TrainingConfig = TrainingConfig()
     """Settings of training."""
-    valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    valid_fraction: Fraction = 0.05
     """Fraction of the training images held out to choose the best weights when the data has no valid part; at most
     5,000."""
     monitor: MonitorConfig = MonitorConfig(attention=False)
@@ -922,7 +863,7 @@ LEVEL_TRAINING = TrainingConfig(
 class FineTuningConfig(Config):
     """Fine-tuning through the levels of a preliminary tree, from coarse to fine."""
 
-    leaf_size: Annotated[int, Field(ge=1)] = 16
+    leaf_size: Count = 16
     """Maximum number of labels per leaf cluster of the preliminary tree."""
     branching: Annotated[int, Field(ge=2)] = 16
     """Children per inner node of the preliminary tree."""
@@ -939,7 +880,7 @@ class FineTuningConfig(Config):
     """The loss of a node's score, over the nodes that are scored for a document."""
     weighted: bool = True
     """Weight the loss of a true node by the number of the document's labels below it."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    dropout: Fraction = 0.1
     """Dropout rate of a document's vector."""
     first_head: Literal["linear", "random"] = "linear"
     """Initial weights of the first level's outputs: linear classifiers on the vectors of the pretrained encoder, which
@@ -960,9 +901,9 @@ class FineTuningConfig(Config):
     """Instead of `training.steps` and `training.epochs`: steps for each level from the top."""
     level_rates: Annotated[list[Positive], Field(min_length=1)] | None = None
     """Instead of `training.optimiser.rate`: a learning rate for each level."""
-    level_warmup: Annotated[list[NotNegative], Field(min_length=1)] | None = None
+    level_warmup: Annotated[list[FractionOrCount], Field(min_length=1)] | None = None
     """Instead of `training.schedule.warmup`: steps of warm-up for each level; below 1 a fraction of its steps."""
-    valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    valid_fraction: Fraction = 0.0
     """Fraction of the training documents held out to choose the best weights of each level when the data has no valid
     part; at most 2,000 documents. Used with `training.validate_every`."""
 

@@ -10,9 +10,8 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,27 +22,20 @@ from torch import Tensor, nn
 from labelwise.data.hashing import text_hashes
 from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.io.tensors import map_tensors, write_tensor_file
-from labelwise.nn.inputs import (
-    Batch,
-    Encoder,
-    Inputs,
-    Part,
-    batches_by_length,
-    tensors_of,
-)
+from labelwise.nn.inputs import Encoder, Inputs, Part, batches_by_length, tensors_of
 from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.device import limited_threads
-from labelwise.runtime.job import fingerprint
+from labelwise.runtime.job import fingerprint, flat
 from labelwise.runtime.memory import keep_freed_memory
-from labelwise.runtime.progress import Progress, progress
+from labelwise.runtime.progress import progress
 from labelwise.runtime.threads import run_stream
 from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 if TYPE_CHECKING:
-    from labelwise.nn.heads.base import Head
     from labelwise.nn.text.transformer import TransformerEncoder
 
+log = logging.getLogger("labelwise")
 
 # --- vector cache ---
 # Vectors of texts on disk, so that an encoder reads no text again: after a kill, in other runs, in sweeps.
@@ -53,8 +45,6 @@ if TYPE_CHECKING:
 # named by the texts in them and never change, so any number of processes can use a cache at the same time without
 # locks. A damaged file is ignored, and replaced once its texts are encoded again. The user's cache has a maximum size:
 # the files that were used least recently are removed.
-
-log = logging.getLogger("labelwise")
 
 VARIABLE, OFF = "LABELWISE_VECTORS", "off"
 LIMIT_VARIABLE, DEFAULT_LIMIT = "LABELWISE_VECTORS_GB", 20.0
@@ -97,15 +87,6 @@ def size_limit(folder: Path) -> int | None:
     return int(gigabytes * 1e9)
 
 
-class _Block(NamedTuple):
-    """The texts of one file."""
-
-    path: Path
-    hashes: np.ndarray
-    vectors: np.ndarray
-    checksum: np.ndarray
-
-
 class VectorCache:
     """The vectors that one encoder has computed before, by the hash of their texts."""
 
@@ -121,25 +102,24 @@ class VectorCache:
         with suppress(OSError):
             os.utime(self.folder)
         # only hashes are held: every mapped file would keep a file descriptor, and there may be thousands
-        files = (self._opened(path) for path in sorted(self.folder.glob("*.safetensors")))
-        self._known = [(block.path, np.array(block.hashes)) for block in files if block is not None]
+        opened = ((path, self._opened(path)) for path in sorted(self.folder.glob("*.safetensors")))
+        self._known = [(path, np.array(block[0])) for path, block in opened if block is not None]
 
     def fill(self, hashes: np.ndarray, vectors: np.ndarray) -> np.ndarray:
         """Write the vectors that are known into the rows of their texts; returns the rows that are not known.
 
-        `hashes` must be distinct.
+        `hashes` must be distinct, and at least one.
         """
         order = np.argsort(hashes)
-        ordered = hashes[order]
         missing = np.ones(len(hashes), bool)
         for path, known in self._known:
-            at = np.minimum(np.searchsorted(ordered, known), max(len(hashes) - 1, 0))
-            here = np.flatnonzero(ordered[at] == known) if len(hashes) else at
-            rows = order[at[here]]
+            at = order[np.minimum(np.searchsorted(hashes, known, sorter=order), len(hashes) - 1)]
+            here = np.flatnonzero(hashes[at] == known)
+            rows = at[here]
             new = missing[rows]
-            block = self._opened(path) if new.any() else None
-            if block is not None and np.array_equal(block.hashes, known) and self._is_whole(block):
-                vectors[rows[new]] = block.vectors[here[new]]
+            found = self._read(path, known) if new.any() else None
+            if found is not None:
+                vectors[rows[new]] = found[here[new]]
                 missing[rows] = False
                 with suppress(OSError):
                     os.utime(path)  # it is in use
@@ -148,10 +128,7 @@ class VectorCache:
     def known(self, hashes: np.ndarray) -> np.ndarray | None:
         """The vectors of exactly these texts, if another process has stored them since this cache was opened."""
         path = self._path(hashes)
-        block = self._opened(path) if path.exists() else None
-        if block is None or not np.array_equal(block.hashes, hashes) or not self._is_whole(block):
-            return None
-        return block.vectors
+        return self._read(path, hashes) if path.exists() else None
 
     def keep(self, hashes: np.ndarray, vectors: np.ndarray) -> None:
         """Store vectors. If that is not possible, a warning is logged once: they are then not known next time."""
@@ -174,12 +151,13 @@ class VectorCache:
     def _path(self, hashes: np.ndarray) -> Path:
         return self.folder / f"{fingerprint(hashes)[:32]}.safetensors"
 
-    def _opened(self, path: Path) -> _Block | None:
+    def _opened(self, path: Path) -> list[np.ndarray] | None:
+        """Hashes, vectors and checksum in a file; None if it cannot be used."""
         try:
             tensors = map_tensors(path)
-            block = _Block(path, tensors[HASHES], tensors[VECTORS], tensors[CHECKSUM])
-            shapes = [(len(block.hashes),), (len(block.hashes), self.width), (64,)]
-            if [part.shape for part in block[1:]] == shapes and [part.dtype.name for part in block[1:]] == TYPES:
+            block = [tensors[name] for name in (HASHES, VECTORS, CHECKSUM)]
+            shapes = [(len(block[0]),), (len(block[0]), self.width), (64,)]
+            if [part.shape for part in block] == shapes and [part.dtype.name for part in block] == TYPES:
                 return block
             log.warning("%s: not used: it does not hold hashes and vectors of width %s", path, self.width)
         except FileNotFoundError:  # removed by the user in this moment
@@ -188,11 +166,16 @@ class VectorCache:
             log.warning("%s: not used: %s", path, error)
         return None
 
-    def _is_whole(self, block: _Block) -> bool:
-        whole = fingerprint(block.hashes, block.vectors) == block.checksum.tobytes().decode("ascii", "replace")
-        if not whole:
-            log.warning("%s: not used: its contents are damaged", block.path)
-        return whole
+    def _read(self, path: Path, hashes: np.ndarray) -> np.ndarray | None:
+        """The vectors in a file, if it holds exactly these texts and is whole."""
+        block = self._opened(path)
+        if block is None or not np.array_equal(block[0], hashes):
+            return None
+        own, vectors, checksum = block
+        if fingerprint(own, vectors) != checksum.tobytes().decode("ascii", "replace"):
+            log.warning("%s: not used: its contents are damaged", path)
+            return None
+        return vectors
 
 
 def _remove_outdated(folder: Path, own: Path) -> None:
@@ -280,37 +263,13 @@ def vectors_in_batches(
             budget.check_pace(begin, done, total)
 
 
-def encode_inputs(encoder: Encoder, inputs: Inputs, what: str) -> np.ndarray:
+def encode_inputs(encoder: Encoder, inputs: Inputs) -> np.ndarray:
     """One vector per document, float32 [documents, width]."""
     vectors = np.empty((len(inputs), encoder.width), np.float32)
-    with closing(vectors_in_batches(encoder, inputs, what)) as batches:
+    with closing(vectors_in_batches(encoder, inputs, "encoding")) as batches:
         for documents, batch in batches:
             vectors[documents] = batch.cpu().numpy()
     return vectors
-
-
-def encoded_blocks(
-    encoder: Encoder,
-    inputs: Inputs,
-    step: Progress,
-    what: str,
-    budget: Budget,
-    seed: int,
-    find: Callable[[np.ndarray], np.ndarray | None] | None = None,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Indices and vectors of documents, block by block: in order, or with a time budget at random until it is used.
-
-    `find` may know the vectors of a block.
-    """
-    order = np.arange(len(inputs))
-    if budget.is_limited:
-        blocks = budget.blocks(np.random.default_rng(seed).permutation(order))
-    else:
-        blocks = (order[begin : begin + BLOCK] for begin in range(0, len(order), BLOCK))
-    for rows in blocks:
-        with step.part(len(rows)):
-            known = None if find is None else find(rows)
-            yield rows, encode_inputs(encoder, Part(inputs, rows=rows), what) if known is None else known
 
 
 class Distinct(NamedTuple):
@@ -329,9 +288,7 @@ def distinct_texts(texts: Strings) -> Distinct:
     hashes = text_hashes(texts)
     _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    rows = first[order]
+    rows, rank = first[order], np.argsort(order)
     return Distinct(rows, rank[inverse], hashes[rows])
 
 
@@ -340,29 +297,22 @@ def open_cache(encoder: TransformerEncoder, folder: Path) -> VectorCache:
     return VectorCache(folder, encoder_fingerprint(encoder), encoder.width, size_limit(folder))
 
 
-def encode_corpus(
-    encoder: TransformerEncoder,
-    texts: Strings,
-    *,
-    folder: Path | VectorCache | None = None,
-    what: str = "encoding",
-) -> np.ndarray:
+def encode_corpus(encoder: TransformerEncoder, texts: Strings, folder: Path | VectorCache | None = None) -> np.ndarray:
     """One vector per text, float32 [texts, width], the same to the last bit with and without a folder.
 
     Equal texts are encoded once. With a folder, texts that this encoder has encoded before are taken from it, and
-    finished blocks are kept in it: `vector_cache.cache_folder(len(texts))` for an encoder as it was published, a folder
+    finished blocks are kept in it: `cache_folder(len(texts))` for an encoder as it was published, a folder
     of the run's checkpoints for one that was trained, or what `open_cache` returned. Texts that are found among others
     than those they were encoded with may differ in the last bits, as in batches of another shape.
     """
-    return encode_some_texts(encoder, texts, folder=folder, what=what)[1]
+    return encode_some_texts(encoder, texts, folder)[1]
 
 
 def encode_some_texts(
     encoder: TransformerEncoder,
     texts: Strings,
-    *,
     folder: Path | VectorCache | None = None,
-    what: str = "encoding",
+    *,
     budget: Budget = NO_LIMIT,
     seed: int = 0,
     inputs: Inputs | None = None,
@@ -378,20 +328,27 @@ def encode_some_texts(
         cache = open_cache(encoder, folder) if isinstance(folder, Path) else folder
         missing = cache.fill(distinct.hashes, vectors)
         if len(missing) < len(vectors):
-            log.info("%s: %s of %s texts are known, in %s", what, f"{len(vectors) - len(missing):,}",
-                     f"{len(vectors):,}", cache.folder)  # fmt: skip
+            known, count = f"{len(vectors) - len(missing):,}", f"{len(vectors):,}"
+            log.info("encoding: %s of %s texts are known, in %s", known, count, cache.folder)
     done = np.ones(len(vectors), bool)
     done[missing] = False
-    rows = distinct.rows[missing]
-    with progress(what, len(vectors), seconds_left=budget.remaining if budget.is_limited else None) as step:
+    if budget.is_limited:
+        blocks = budget.blocks(np.random.default_rng(seed).permutation(len(missing)))
+    else:
+        blocks = (np.arange(begin, min(begin + BLOCK, len(missing))) for begin in range(0, len(missing), BLOCK))
+    with progress("encoding", len(vectors), seconds_left=budget.remaining if budget.is_limited else None) as step:
         step.start_at(len(vectors) - len(missing))
+        rows = distinct.rows[missing]
         inputs = encoder.tokenizer.encode(texts[rows], encoder.config) if inputs is None else Part(inputs, rows=rows)
-        find = None if cache is None else lambda block: cache.known(distinct.hashes[missing[block]])
-        for block, encoded in encoded_blocks(encoder, inputs, step, what, budget, seed, find):
-            vectors[missing[block]] = encoded
-            done[missing[block]] = True
+        for block in blocks:
+            some, hashes = missing[block], distinct.hashes[missing[block]]
+            with step.part(len(block)):
+                found = None if cache is None else cache.known(hashes)
+                if found is None:
+                    found = encode_inputs(encoder, Part(inputs, rows=block))
+            vectors[some], done[some] = found, True
             if cache is not None:
-                cache.keep(distinct.hashes[missing[block]], encoded)
+                cache.keep(hashes, found)
     if done.all():
         return np.arange(len(texts)), vectors if len(vectors) == len(texts) else vectors[distinct.copies]
     kept = np.flatnonzero(done[distinct.copies])
@@ -401,40 +358,24 @@ def encode_some_texts(
 def encoder_fingerprint(encoder: TransformerEncoder) -> str:
     """A hash of everything that decides an encoder's vectors: weights, tokenizer, settings, device, torch's version."""
     config = encoder.config
-    settings = [config.max_length, config.long_texts, config.windows, config.pooling, config.layers]
-    settings += [config.precision] * (config.precision != "float32")  # vectors from before int8 existed stay valid
-    state = encoder.state()
-    weights = [part for name in sorted(state) for part in (name, state[name])]
-    return fingerprint(settings, encoder.device.type, torch.__version__, *weights)
+    settings = [config.max_length, config.long_texts, config.windows, config.pooling, config.layers, config.precision]
+    return fingerprint(settings, encoder.device.type, torch.__version__, *flat(encoder.state()))
 
 
 # --- mirrored ---
-# Images seen in a mirror, and vectors of images with their mirror images.
 
 
-@dataclass(frozen=True)
-class MirroredInputs:
-    """The same images, left and right exchanged."""
+class WithMirror:
+    """An encoder of images whose vectors are sums: those of each image and of its mirror image."""
 
-    inputs: Inputs
+    def __init__(self, encoder: Any) -> None:
+        self.encoder, self.width, self.device = encoder, encoder.width, encoder.device
 
-    def __len__(self) -> int:
-        return len(self.inputs)
+    def eval(self) -> None:
+        self.encoder.eval()
 
-    @property
-    def lengths(self) -> np.ndarray:
-        """Those of the images."""
-        return self.inputs.lengths
-
-    def batch(self, documents: np.ndarray, epoch: int | None = None) -> Batch:
-        """The given images."""
-        batch = self.inputs.batch(documents, epoch)
-        return Batch(batch.rows, tuple(np.ascontiguousarray(array[..., ::-1]) for array in batch.arrays))
-
-
-def encode_with_mirror(encoder: Encoder, inputs: Inputs, what: str) -> np.ndarray:
-    """The sum of the vectors of each image and of its mirror image."""
-    return encode_inputs(encoder, inputs, what) + encode_inputs(encoder, MirroredInputs(inputs), what)
+    def __call__(self, *images: Tensor) -> Tensor:
+        return self.encoder(*images) + self.encoder(*(part.flip(-1) for part in images))
 
 
 # --- with a head ---
@@ -454,16 +395,10 @@ class EncoderHead(nn.Module):
 
     def best(self, inputs: Inputs, k: int, what: str) -> TopK:
         """The k best labels of each document, with probabilities as scores."""
+        ids, scores = np.empty((len(inputs), k), np.int32), np.empty((len(inputs), k), np.float32)
         with closing(vectors_in_batches(self.encoder, inputs, what)) as batches:
-            return best_labels(self.head, batches, len(inputs), k)
-
-
-def best_labels(head: Head, batches: Iterable[tuple[np.ndarray, Tensor]], count: int, k: int) -> TopK:
-    """The k best labels of documents whose vectors come in batches, in any order."""
-    ids = np.empty((count, k), np.int32)
-    scores = np.empty((count, k), np.float32)
-    for documents, vectors in batches:
-        labels, best = head.best(vectors, k)
-        scores[documents] = torch.where(labels == NO_LABEL, best, head.probabilities(best)).cpu().numpy()
-        ids[documents] = labels.cpu().numpy()
-    return sorted_by_score(ids, scores)
+            for documents, vectors in batches:
+                labels, best = self.head.best(vectors, k)
+                best = torch.where(labels == NO_LABEL, best, self.head.probabilities(best))
+                ids[documents], scores[documents] = labels.cpu().numpy(), best.cpu().numpy()
+        return sorted_by_score(ids, scores)

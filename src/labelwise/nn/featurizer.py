@@ -23,10 +23,11 @@ from labelwise.features.tfidf import Tfidf
 from labelwise.labelspace.tree import LabelPath
 from labelwise.linear.memory import Held, check_memory, encoding_need
 from labelwise.linear.model import LinearRanker
-from labelwise.nn.encode import VectorCache, cache_folder
+from labelwise.runtime.device import computing_device, torch_threads
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
+    from labelwise.nn.encode import VectorCache
     from labelwise.nn.text.transformer import AttentionMap, TransformerEncoder
     from labelwise.nn.train.loop import History
     from labelwise.runtime.job import Job
@@ -57,8 +58,6 @@ class RecentVectors:
 
     def find(self, hashes: np.ndarray) -> np.ndarray | None:
         """The vectors of these texts; None unless all are known."""
-        if not len(self.hashes):
-            return None
         at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
         return self.vectors[at] if (self.hashes[at] == hashes).all() else None
 
@@ -81,19 +80,13 @@ class WordsAndVectors:
 
     @classmethod
     def learn(
-        cls,
-        encoder: TransformerEncoder,
-        config: Any,
-        train: Dataset,
-        job: Job,
-        known: tuple[Words, Any] | None = None,
+        cls, encoder: TransformerEncoder, config: Any, train: Dataset, job: Job, known: tuple[Words, Any] | None = None
     ) -> tuple[Self, Blocks]:
         """Learn the scaling of an encoder's vectors, and TF-IDF unless it and its rows are `known`.
 
         Documents that there is no time to encode have vectors of 0, as the mean has.
         """
-        from labelwise.nn.encode import encode_some_texts
-        from labelwise.runtime.device import computing_device, torch_threads
+        from labelwise.nn.encode import cache_folder, encode_some_texts
 
         texts = train.texts or Strings.of(())
         need = encoding_need(len(train), train.n_labels, encoder.width, config.trees)
@@ -125,7 +118,6 @@ class WordsAndVectors:
     def vectors(self, documents: Dataset | Documents) -> np.ndarray:
         """Vectors as the encoder gives them; those of the last call are remembered."""
         from labelwise.nn.encode import encode_corpus
-        from labelwise.runtime.device import torch_threads
 
         texts = documents.texts or Strings.of(())
         hashes = text_hashes(texts)
@@ -133,13 +125,13 @@ class WordsAndVectors:
         if found is None:
             with torch_threads():
                 found = encode_corpus(self.encoder, texts, folder=self._opened_cache(len(texts)))
-            if len(texts) <= REMEMBERED:
+            if 0 < len(texts) <= REMEMBERED:
                 self._recent = RecentVectors.of(hashes, found)
         return found
 
     def _opened_cache(self, count: int) -> VectorCache | None:
         """The user's cache for so many texts, opened once: that reads all weights, for their fingerprint."""
-        from labelwise.nn.encode import open_cache
+        from labelwise.nn.encode import cache_folder, open_cache
 
         folder = cache_folder(count) if self.published else None
         if folder is None:
@@ -167,7 +159,6 @@ class WordsAndVectors:
         import_required("a model with a text encoder", "nn", "torch", "transformers")
         from labelwise.nn.text.files import state_of
         from labelwise.nn.text.transformer import TransformerEncoder
-        from labelwise.runtime.device import computing_device
 
         config, path = about.config, about.path
         encoder = TransformerEncoder.restored(state_of("encoder.", tensors), config.encoder, path)
@@ -198,7 +189,6 @@ class EncodedLinearModel(LinearRanker):
 
     def attention(self, documents: Documents, tokens: int, config: Any) -> list[AttentionMap]:
         from labelwise.nn.text.transformer import attention_maps
-        from labelwise.runtime.device import torch_threads
 
         with torch_threads():
             return attention_maps(self.encoder, documents.texts or Strings.of(()), tokens)

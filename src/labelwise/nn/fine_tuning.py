@@ -30,27 +30,16 @@ from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.memory import Memory
 from labelwise.linear.search import beam_search
 from labelwise.linear.settings import SearchSettings, TrainingSettings
-from labelwise.linear.solver import (
-    LevelTrainer,
-    PassLimit,
-    SolverConfig,
-    SolverPace,
-    chunks_of,
-    squared_norms,
-)
+from labelwise.linear.solver import LevelTrainer, PassLimit, SolverConfig, SolverPace, chunks_of, squared_norms
 from labelwise.linear.train import TrainingExamples, train_tree
-from labelwise.nn.config import (
-    LEVEL_TRAINING,
-    FineTuningConfig,
-    HeadConfig,
-    TrainingConfig,
-    without_validation,
-)
+from labelwise.nn.config import LEVEL_TRAINING, FineTuningConfig, HeadConfig, TrainingConfig, without_validation
 from labelwise.nn.encode import EncoderHead, cache_folder, encode_some_texts
 from labelwise.nn.heads.linear import Outputs
 from labelwise.nn.inputs import Part, Vectors
-from labelwise.nn.levels import Parents, best_nodes
-from labelwise.nn.train.fit import Fit
+from labelwise.nn.level_networks import best_nodes
+from labelwise.nn.levels import Parents
+from labelwise.nn.model import texts_of
+from labelwise.nn.train.fit import NetworkFitting
 from labelwise.nn.train.levels import level_targets, tensors_of_tops, with_candidates, with_parents
 from labelwise.nn.train.loop import History, train
 from labelwise.nn.train.optim import check_by_row
@@ -60,13 +49,12 @@ from labelwise.runtime.job import Arrays, Job
 from labelwise.runtime.memory import free_memory
 from labelwise.runtime.progress import stage
 from labelwise.runtime.tasks import HERE
-from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK
+
+log = logging.getLogger("labelwise")
 
 # --- memory ---
 # Estimate the memory of fine-tuning an encoder before it begins, and refuse what does not fit.
-
-log = logging.getLogger("labelwise")
 
 STATES = 4
 """Weights, gradients, two moments."""
@@ -126,28 +114,6 @@ MATCHER_TIME, HEAD_TIME = 0.25, 0.3
 start from."""
 
 
-@dataclass(frozen=True)
-class Documents:
-    """Documents with their TF-IDF."""
-
-    data: Dataset
-    words: Any
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    @property
-    def name(self) -> str:
-        return self.data.name
-
-    @property
-    def texts(self) -> Strings:
-        return self.data.texts or Strings.of(())
-
-    def take(self, rows: np.ndarray) -> Documents:
-        return Documents(self.data.take(rows), self.words[rows])
-
-
 class NodeOutputs(Outputs):
     """Outputs of a level's nodes; probabilities of margins are those of linear trees."""
 
@@ -165,17 +131,10 @@ class NodeOutputs(Outputs):
         return torch.sigmoid(scores)
 
 
-def fine_tune(
-    encoder: Any,
-    tree: LabelTree,
-    words: Sequence[Any],
-    parts: Sequence[Dataset | None],
-    config: Any,
-    job: Job,
-) -> list[History]:
+def fine_tune(encoder: Any, tree: LabelTree, parts: Sequence[Dataset | None], config: Any, job: Job) -> list[History]:
     """Train the encoder through the levels of a tree; the training of each level.
 
-    `parts` are the training documents and held-out ones, or None, `words` their TF-IDF.
+    `parts` are the training documents and held-out ones, or None, with their TF-IDF as features.
     """
     fine: FineTuningConfig = config.fine_tuning
     sizes = fine.trained_levels(tree.sizes)
@@ -186,71 +145,117 @@ def fine_tune(
     log.info("fine-tuning: %d levels of %s nodes", len(sizes), ", ".join(f"{size:,}" for size in sizes))
     encoder.to(computing_device())  # all documents are encoded before the first level is trained
     with torch_threads():
-        data = [None if one is None else Documents(one, rows) for one, rows in zip(parts, words, strict=True)]
         share = ENCODING_TIME / len(sizes)
-        found = job.some(data, lambda part: encode_some_texts(encoder, part.texts, what="encoding"), share)
+        found = job.some(parts, lambda part: encode_some_texts(encoder, texts_of(part)), share)
         documents = [part for part in found if part is not None]
         if len(documents) == 1:
             trainings = tuple(without_validation(training, LEVEL_TRAINING) for training in trainings)
-        return _train_levels(encoder, tree, documents, trainings, fine, config.vector_scale, job)
+        return _Levels(encoder, tree, documents, fine, config.vector_scale).train(trainings, job)
 
 
-def _train_levels(
-    encoder: Any,
-    tree: LabelTree,
-    documents: Sequence[Documents],
-    trainings: Sequence[TrainingConfig],
-    fine: FineTuningConfig,
-    vector_scale: float,
-    job: Job,
-) -> list[History]:
-    targets = [level_targets(tree, part.data.labels, counts=True) for part in documents]
-    tokens = [encoder.tokenizer.encode(part.texts, encoder.config) for part in documents]
-    parts = [Part(ids, features=part.words) for ids, part in zip(tokens, documents, strict=True)]
-    above: Any = None
-    histories = []
-    for depth, training in enumerate(trainings):
-        title = f"level {depth + 1} of {len(trainings)}" if len(trainings) > 1 else ""
-        with job.stage(f"level{depth}", 1 / (len(trainings) - depth), title) as part:
-            folder = None if job.folder is None else job.folder / "vectors"
-            if depth == 0 and not encoder.config.starts_random:
-                folder = cache_folder(len(documents[0]))  # the encoder is as it was published
-            # computed when first asked for: an earlier attempt may have kept what follows from them
-            vectors = [cache(partial(_encoded, encoder, *one, folder)) for one in zip(documents, tokens, strict=True)]
-            if depth:
-                rank = partial(_ranked, above, tree, depth, parts, targets[0], vectors, fine, vector_scale)
-                tops = part.kept("ranking", lambda rank=rank, budget=part.budget: rank(budget.part(MATCHER_TIME)))
-                parts = with_parents(parts, tops, tree, depth)
-            parts = [replace(one, labels=own[depth]) for one, own in zip(parts, targets, strict=True)]
-            some = with_candidates(parts, targets[0][depth - 1], _nodes_per_document(targets[0][depth - 1], fine))
-            head = _new_head(encoder.width, some[0], depth, fine)
-            how = fine.bootstrap if depth else "linear" if fine.first_head == "linear" else "none"
-            if how == "inherit":
-                head.load(*(table.detach().cpu().numpy()[tree.parents[depth]] for table in (above.weight, above.bias)))
-            elif how != "none":
-                first = partial(_linear_head, vectors[0], some[0], fine, how == "weighted", depth)
-                kept = part.kept("head", lambda first=first, budget=part.budget: first(budget.part(HEAD_TIME)))
-                head.load(kept["weight"], kept["bias"])
-            vectors.clear()
-            network = EncoderHead(encoder, head)
-            valid = some[1] if len(some) > 1 else None
-            fit = Fit(network, some[0], valid, training, of_level=True, weighted=fine.weighted)
-            histories.append(train(fit, training, job=part, title="training"))
-            above = head
-    return histories
+@dataclass(frozen=True)
+class _Levels:
+    """The levels of a tree that an encoder is trained through, with documents to train on and held-out ones."""
+
+    encoder: Any
+    tree: LabelTree
+    documents: Sequence[Dataset]
+    fine: FineTuningConfig
+    vector_scale: float
+
+    def train(self, trainings: Sequence[TrainingConfig], job: Job) -> list[History]:
+        """Train one level after the other; its outputs rank the nodes for the next."""
+        encoder, fine = self.encoder, self.fine
+        targets = [level_targets(self.tree, part.labels, counts=True) for part in self.documents]
+        tokens = [encoder.tokenizer.encode(texts_of(part), encoder.config) for part in self.documents]
+        parts = [Part(ids, features=part.features) for ids, part in zip(tokens, self.documents, strict=True)]
+        above: Any = None
+        histories = []
+        for depth, training in enumerate(trainings):
+            title = f"level {depth + 1} of {len(trainings)}" if len(trainings) > 1 else ""
+            with job.stage(f"level{depth}", 1 / (len(trainings) - depth), title) as part:
+                folder = None if job.folder is None else job.folder / "vectors"
+                if depth == 0 and not encoder.config.starts_random:
+                    folder = cache_folder(len(self.documents[0]))  # the encoder is as it was published
+                # computed when first asked for: an earlier attempt may have kept what follows from them
+                vectors = [cache(partial(self._encoded, number, ids, folder)) for number, ids in enumerate(tokens)]
+                if depth:
+                    rank = partial(self._ranked, above, depth, parts, targets[0], vectors, part.budget)
+                    parts = with_parents(parts, part.kept("ranking", rank), self.tree, depth)
+                parts = [replace(one, labels=own[depth]) for one, own in zip(parts, targets, strict=True)]
+                learned, valid = parts[0], parts[1] if len(parts) > 1 else None
+                if depth:
+                    true = targets[0][depth - 1]
+                    learned = with_candidates(learned, true, _nodes_per_document(true, fine))
+                head = self._new_head(learned, depth)
+                how = _initial_weights(depth, fine)
+                if how == "inherit":
+                    rows = self.tree.parents[depth]
+                    head.load(*(table.detach().cpu().numpy()[rows] for table in (above.weight, above.bias)))
+                elif how != "none":
+                    first = partial(self._linear_head, vectors[0], learned, how == "weighted", depth, part.budget)
+                    kept = part.kept("head", first)
+                    head.load(kept["weight"], kept["bias"])
+                vectors.clear()
+                network = EncoderHead(encoder, head)
+                fit = NetworkFitting(network, learned, valid, training, of_level=True, weighted=fine.weighted)
+                histories.append(train(fit, training, job=part, title="training"))
+                above = head
+        return histories
+
+    def _encoded(self, number: int, tokens: Any, folder: Path | None) -> np.ndarray:
+        """Vectors of some of the documents by the current encoder; those known in the folder are read from it."""
+        texts = texts_of(self.documents[number])
+        return encode_some_texts(self.encoder, texts, folder=folder, inputs=tokens)[1]
+
+    def _new_head(self, part: Part, depth: int) -> NodeOutputs:
+        """Outputs of the nodes of a level, drawn at random."""
+        n_documents, n_nodes = part.labels.shape
+        settings = HeadConfig(loss=self.fine.loss, dropout=self.fine.dropout, bias="zero" if depth else "prior")
+        counts, seed = np.bincount(part.labels.indices, minlength=n_nodes), self.fine.training.seed + depth
+        return NodeOutputs(self.encoder.width, n_nodes, settings).initialise(counts, n_documents, seed)
+
+    def _ranked(
+        self,
+        above: Any,
+        depth: int,
+        parts: Sequence[Part],
+        targets: Sequence[Any],
+        vectors: Sequence[Callable[[], np.ndarray]],
+        budget: Budget,
+    ) -> Arrays:
+        """The best nodes of the level above, by linear classifiers on words and vectors or by its own head."""
+        fine, budget = self.fine, budget.part(MATCHER_TIME)
+        count = min(fine.beam, self.tree.sizes[depth - 1])
+        encoded = [vectors_of() for vectors_of in vectors]
+        if fine.negatives == "linear":
+            scaling = VectorScaling.learn(encoded[0], self.vector_scale)
+            features = [Blocks(part.features, scaling.apply(own)) for part, own in zip(parts, encoded, strict=True)]
+            ranked = matched_nodes(self.tree, targets[:depth], features, count, fine.training.seed, budget)
+            return tensors_of_tops(ranked)
+        on_vectors, tops = EncoderHead(nn.Identity(), above), []  # type: ignore[bad-argument-type]
+        for number, (part, own) in enumerate(zip(parts, encoded, strict=True)):
+            if fine.negatives == "teacher" and number == 0:  # only siblings of true nodes are negatives
+                none = np.full((len(part), 1), NO_LABEL, np.int32)
+                tops.append(TopK(none, np.full(none.shape, -np.inf, np.float32)))
+            else:
+                tops.append(best_nodes(on_vectors, Part(Vectors(own), parents=part.parents), count, "ranking"))
+        return tensors_of_tops(tops)
+
+    def _linear_head(
+        self, vectors: Callable[[], np.ndarray], part: Part, weighted: bool, depth: int, budget: Budget
+    ) -> Arrays:
+        """Weights and biases of linear classifiers on the vectors, one per node of a level."""
+        cost = self.fine.bootstrap_cost
+        solver = SolverConfig(cost_positive=cost, cost_negative=cost, threshold=0.0)
+        return linear_head(vectors(), part, solver, weighted, self.fine.training.seed + depth, budget.part(HEAD_TIME))
 
 
-def _encoded(encoder: Any, part: Documents, tokens: Any, folder: Path | None) -> np.ndarray:
-    """Vectors of the documents by the current encoder; those known in the folder are read from it."""
-    return encode_some_texts(encoder, part.texts, folder=folder, inputs=tokens)[1]
-
-
-def _new_head(width: int, part: Part, depth: int, fine: FineTuningConfig) -> NodeOutputs:
-    """Outputs of the nodes of a level, drawn at random."""
-    n_documents, n_nodes = part.labels.shape
-    settings = HeadConfig(loss=fine.loss, dropout=fine.dropout, bias="zero" if depth else "prior")
-    counts = np.bincount(part.labels.indices, minlength=n_nodes)
-    return NodeOutputs(width, n_nodes, settings).initialise(counts, n_documents, fine.training.seed + depth)
+def _initial_weights(depth: int, fine: FineTuningConfig) -> str:
+    """How the outputs of a level begin: a value of `bootstrap`."""
+    if depth:
+        return fine.bootstrap
+    return "linear" if fine.first_head == "linear" else "none"
 
 
 def _nodes_per_document(true: Any, fine: FineTuningConfig) -> int:
@@ -262,41 +267,8 @@ def _nodes_per_document(true: Any, fine: FineTuningConfig) -> int:
 # --- nodes that are ranked highest ---
 
 
-def _ranked(
-    above: Any,
-    tree: LabelTree,
-    depth: int,
-    parts: Sequence[Part],
-    targets: Sequence[Any],
-    vectors: Sequence[Callable[[], np.ndarray]],
-    fine: FineTuningConfig,
-    vector_scale: float,
-    budget: Budget,
-) -> Arrays:
-    """The best nodes of the level above, by linear classifiers on words and vectors or by its own head."""
-    count = min(fine.beam, tree.sizes[depth - 1])
-    encoded = [vectors_of() for vectors_of in vectors]
-    if fine.negatives == "linear":
-        scaling = VectorScaling.learn(encoded[0], vector_scale)
-        features = [Blocks(part.features, scaling.apply(own)) for part, own in zip(parts, encoded, strict=True)]
-        return tensors_of_tops(matched_nodes(tree, targets[:depth], features, count, fine.training.seed, budget))
-    on_vectors, tops = EncoderHead(nn.Identity(), above), []  # type: ignore[bad-argument-type]
-    for number, (part, own) in enumerate(zip(parts, encoded, strict=True)):
-        if fine.negatives == "teacher" and number == 0:  # only siblings of true nodes are negatives
-            none = np.full((len(part), 1), NO_LABEL, np.int32)
-            tops.append(TopK(none, np.full(none.shape, -np.inf, np.float32)))
-        else:
-            tops.append(best_nodes(on_vectors, Part(Vectors(own), parents=part.parents), count, "ranking"))
-    return tensors_of_tops(tops)
-
-
 def matched_nodes(
-    tree: LabelTree,
-    targets: Sequence[Any],
-    features: Sequence[Blocks],
-    k: int,
-    seed: int,
-    budget: Budget,
+    tree: LabelTree, targets: Sequence[Any], features: Sequence[Blocks], k: int, seed: int, budget: Budget
 ) -> list[TopK]:
     """The k best nodes of a level for the documents of each part; classifiers are trained on the first one.
 
@@ -321,47 +293,26 @@ def matched_nodes(
 # --- initial weights of a head ---
 
 
-def _linear_head(
-    vectors: Callable[[], np.ndarray],
-    part: Part,
-    fine: FineTuningConfig,
-    weighted: bool,
-    depth: int,
-    budget: Budget,
-) -> Arrays:
-    cost = {"cost_positive": fine.bootstrap_cost, "cost_negative": fine.bootstrap_cost, "threshold": 0.0}
-    seed = fine.training.seed + depth
-    weight, bias = linear_head(vectors(), part.labels, part.parents, SolverConfig(**cost), weighted, seed, budget)
-    return {"weight": weight, "bias": bias}
-
-
 def linear_head(
-    vectors: np.ndarray,
-    targets: Any,
-    parents: Parents | None,
-    solver: SolverConfig,
-    weighted: bool,
-    seed: int,
-    budget: Budget,
-) -> tuple[np.ndarray, np.ndarray]:
+    vectors: np.ndarray, part: Part, solver: SolverConfig, weighted: bool, seed: int, budget: Budget
+) -> Arrays:
     """Weights [nodes, width] and biases of one classifier per node, each trained against its siblings.
 
     Parameters
     ----------
     vectors
         float32 [documents, width].
-    targets
-        CSR [documents, nodes].
-    parents
-        The nodes above whose children are candidates for a document: a node is trained on the documents that have its
-        parent there. None: on all documents.
+    part
+        The documents: their nodes as labels, and the parents whose children are candidates. A node is trained on the
+        documents that have its parent there; without parents on all documents.
     solver, seed
         As in linear trees.
     weighted
-        Multiply the cost of a positive example by its value in `targets`.
+        Multiply the cost of a positive example by its value in the labels.
     budget
         With little time the solver makes fewer passes.
     """
+    targets, parents = part.labels, part.parents
     empty = sparse.csr_array((len(vectors), 0), dtype=np.float32)
     rows = FeatureRows.of(empty)._replace(shape=vectors.shape, dense=np.ascontiguousarray(vectors))
     offsets = np.array([0, targets.shape[1]]) if parents is None else parents.offsets
@@ -370,11 +321,11 @@ def linear_head(
     trainer = LevelTrainer(rows, squared_norms(rows), targets, solver, weighted, seed, limit)
     weight = np.zeros((targets.shape[1], vectors.shape[1]), np.float32)
     bias = np.empty(targets.shape[1], np.float32)
-    for chunk, part in zip(chunks, trainer.train(chunks, "initial weights"), strict=True):
-        features = np.repeat(part.features, part.row_counts)
-        weight[chunk.first + part.lanes.astype(np.int64), features] = part.values
-        bias[chunk.first : chunk.last] = part.bias
-    return weight, bias
+    for chunk, own in zip(chunks, trainer.train(chunks, "initial weights"), strict=True):
+        features = np.repeat(own.features, own.row_counts)
+        weight[chunk.first + own.lanes.astype(np.int64), features] = own.values
+        bias[chunk.first : chunk.last] = own.bias
+    return {"weight": weight, "bias": bias}
 
 
 def _documents(parents: Parents) -> Any:

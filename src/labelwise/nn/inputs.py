@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from labelwise.errors import ConfigError, ModelFormatError
+from labelwise.errors import ModelFormatError
 from labelwise.io.folder import get_tensor
 from labelwise.nn.config import TrainingConfig
 
@@ -38,7 +38,6 @@ class Inputs(Protocol):
     @property
     def lengths(self) -> np.ndarray:
         """The length of each document, by which batches are formed."""
-        ...
 
     def batch(self, documents: np.ndarray, epoch: int | None = None) -> Any:
         """A `Batch` of the given documents, which may hold them in another order.
@@ -46,7 +45,6 @@ class Inputs(Protocol):
         In an epoch of training, documents that are augmented (images) have random changes, which depend on the seed,
         the epoch and each document alone.
         """
-        ...
 
 
 class Encoder(Protocol):
@@ -55,27 +53,22 @@ class Encoder(Protocol):
     @property
     def width(self) -> int:
         """Dimension of the vectors."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """The device of the weights."""
-        ...
 
     def __call__(self, *inputs: Tensor) -> Tensor: ...
 
     def eval(self) -> Any:
         """Compute without dropout, as `torch.nn.Module.eval`."""
-        ...
 
     def state(self) -> dict[str, np.ndarray]:
         """The arrays to write to a model file."""
-        ...
 
     @classmethod
     def restored(cls, tensors: Mapping[str, np.ndarray], config: Any, path: Path) -> Encoder:
         """Rebuild the encoder from what `state` returned, without copying weights."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -164,57 +157,29 @@ def batches_by_length(
 
 
 POOL_BATCHES = 64
+"""Batches per pool: larger pools pad less and shuffle less."""
 
 
-def length_batches(
-    lengths: np.ndarray,
-    batch_size: int | None = None,
-    tokens_per_batch: int | None = None,
-    *,
-    seed: int,
-    epoch: int,
-    pool_batches: int = POOL_BATCHES,
-) -> list[np.ndarray]:
-    """Cut documents into batches of similar length; every document is in exactly one.
+def training_batches(lengths: np.ndarray, config: TrainingConfig, epoch: int) -> list[np.ndarray]:
+    """Cut documents into batches of similar length for an epoch of training; every document is in exactly one.
 
-    The order depends on (seed, epoch) alone, so that a resumed run gets the same batches. Documents are shuffled and
+    The order depends on seed and epoch alone, so that a resumed run gets the same batches. Documents are shuffled and
     cut into pools, each pool is sorted by length and cut into batches, and the batches are shuffled. The padding of a
     pool is at most one batch of its longest minus its shortest document.
-
-    Parameters
-    ----------
-    lengths
-        Tokens of each document.
-    batch_size
-        Maximum number of documents per batch.
-    tokens_per_batch
-        Maximum of longest document x documents per batch; a longer document forms a batch alone.
-    seed, epoch
-        Decide the order.
-    pool_batches
-        Batches per pool: larger pools pad less and shuffle less.
     """
-    lengths = np.asarray(lengths)
-    if batch_size is None and tokens_per_batch is None:
-        raise ConfigError("batches need a batch_size, a tokens_per_batch or both")
-    random = np.random.default_rng([seed % 2**64, epoch])
+    random = np.random.default_rng([config.seed, epoch])
     order = random.permutation(len(lengths))
-    if tokens_per_batch is None:
-        pool = pool_batches * int(batch_size or 1)
-    else:
-        typical = max(1, int(tokens_per_batch // max(1.0, float(lengths.mean()) if len(lengths) else 1.0)))
-        pool = pool_batches * min(typical, batch_size or typical)
+    typical = config.batch_size
+    if config.tokens_per_batch is not None:
+        mean = max(1.0, float(lengths.mean()) if len(lengths) else 1.0)
+        typical = min(max(1, int(config.tokens_per_batch // mean)), typical)
+    pool = POOL_BATCHES * typical
     batches: list[np.ndarray] = []
     for begin in range(0, len(order), pool):
         some = order[begin : begin + pool]
         some = some[np.argsort(lengths[some], kind="stable")]
-        batches += cut_batches(some, lengths[some], batch_size, tokens_per_batch)
+        batches += cut_batches(some, lengths[some], config.batch_size, config.tokens_per_batch)
     return [batches[index] for index in random.permutation(len(batches))]
-
-
-def training_batches(lengths: np.ndarray, config: TrainingConfig, epoch: int) -> list[np.ndarray]:
-    """The batches of an epoch by the training config."""
-    return length_batches(lengths, config.batch_size, config.tokens_per_batch, seed=config.seed, epoch=epoch)
 
 
 # --- arrays and tensors ---

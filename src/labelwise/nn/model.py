@@ -16,14 +16,10 @@ import numpy as np
 
 from labelwise.data.dataset import Dataset, Documents
 from labelwise.errors import import_required
-from labelwise.nn.config import (
-    EncoderConfig,
-    ImageNetworkConfig,
-    MonitorConfig,
-    TextNetworkConfig,
-    TrainingConfig,
-)
+from labelwise.nn.config import EncoderConfig, ImageNetworkConfig, MonitorConfig, TextNetworkConfig, TrainingConfig
+from labelwise.nn.images.inputs import ImageInputs, image_inputs, normalisation
 from labelwise.nn.inputs import Inputs, Part, Vectors
+from labelwise.runtime.device import computing_device, seeded, torch_threads
 from labelwise.runtime.job import Job
 from labelwise.runtime.ranks import on_rank_zero
 from labelwise.strings import Strings
@@ -31,7 +27,6 @@ from labelwise.topk import TopK
 
 if TYPE_CHECKING:
     from labelwise.nn.encode import EncoderHead
-    from labelwise.nn.images.inputs import ImageInputs
     from labelwise.nn.text.tokens import Tokens
     from labelwise.nn.text.transformer import AttentionMap
     from labelwise.nn.train.loop import History
@@ -81,7 +76,6 @@ class NetworkModel:
         raise NotImplementedError
 
     def top(self, documents: Documents, k: int, config: Any) -> TopK:
-        from labelwise.runtime.device import torch_threads
 
         with torch_threads():
             return self.network.best(self.inputs(documents), k, "predicting")
@@ -100,7 +94,6 @@ class NetworkModel:
         from labelwise.nn.encode import EncoderHead
         from labelwise.nn.heads.make_head import restored_head
         from labelwise.nn.text.files import state_of
-        from labelwise.runtime.device import computing_device
 
         encoder = cls._encoder(state_of("encoder.", tensors), about.config, about.path)
         settings = about.config.head_for(about.n_labels)
@@ -135,14 +128,12 @@ class TextModel(NetworkModel):
 
     def vectors(self, documents: Documents, config: Any) -> np.ndarray:
         from labelwise.nn.encode import encode_corpus
-        from labelwise.runtime.device import torch_threads
 
         with torch_threads():
             return encode_corpus(self.network.encoder, texts_of(documents))
 
     def attention(self, documents: Documents, tokens: int, config: Any) -> list[AttentionMap]:
         from labelwise.nn.text.transformer import attention_maps
-        from labelwise.runtime.device import torch_threads
 
         with torch_threads():
             return attention_maps(self.network.encoder, texts_of(documents), tokens)
@@ -165,7 +156,6 @@ def train_text_network(
     """Train a head and, unless it is frozen, its encoder, both of which have their initial weights."""
     from labelwise.nn.encode import EncoderHead, encode_corpus
     from labelwise.nn.heads.sharding import sharded
-    from labelwise.runtime.device import torch_threads
 
     network, folder = EncoderHead(encoder, head), _vector_folder(config.encoder, len(train), job)
     frozen, head_epochs = config.encoder.frozen, config.epochs_of_the_head()
@@ -225,11 +215,11 @@ def _train_watched(
     title: str = "training",
 ) -> History:
     """Train on the first part and validate on the second, if there is one; a monitor of None sees nothing."""
-    from labelwise.nn.train.fit import Fit
+    from labelwise.nn.train.fit import NetworkFitting
     from labelwise.nn.train.loop import train
     from labelwise.nn.train.monitor import CollapseMonitor
 
-    fitting = Fit(network, parts[0], parts[1] if len(parts) > 1 else None, training)
+    fitting = NetworkFitting(network, parts[0], parts[1] if len(parts) > 1 else None, training)
     watching = CollapseMonitor(fitting, monitor) if monitor is not None and monitor.enabled else None
     return train(fitting, training, job=job, monitor=watching, title=title)
 
@@ -252,8 +242,6 @@ class ImageModel(NetworkModel):
     packages = ("a network for images", "vision", "torch", "pillow")
 
     def inputs(self, documents: Documents) -> ImageInputs:
-        from labelwise.nn.images.inputs import image_inputs
-
         return image_inputs(documents, self.config.image)
 
     @classmethod
@@ -269,10 +257,9 @@ class ImageModel(NetworkModel):
 
     def vectors(self, documents: Documents, config: Any) -> np.ndarray:
         from labelwise.nn.encode import encode_inputs
-        from labelwise.runtime.device import torch_threads
 
         with torch_threads():
-            return encode_inputs(self.network.encoder, self.inputs(documents), "encoding")
+            return encode_inputs(self.network.encoder, self.inputs(documents))
 
     def pixels(
         self, documents: Documents, labels: np.ndarray, cells: int, config: Any
@@ -302,14 +289,12 @@ class FaceModel(ImageModel):
 
     def image_vectors(self, documents: Documents | ImageInputs, config: Any) -> np.ndarray:
         """Vectors that are not normalised, as templates need them: their norm is a sign of the image's quality."""
-        from labelwise.nn.encode import encode_inputs, encode_with_mirror
-        from labelwise.nn.images.inputs import ImageInputs
-        from labelwise.runtime.device import torch_threads
+        from labelwise.nn.encode import WithMirror, encode_inputs
 
         images = documents if isinstance(documents, ImageInputs) else self.inputs(documents)
-        encode = encode_with_mirror if config.mirror else encode_inputs
+        encoder: Any = WithMirror(self.network.encoder) if config.mirror else self.network.encoder
         with torch_threads():
-            return encode(self.network.encoder, images, "encoding")
+            return encode_inputs(encoder, images)
 
 
 def train_image_network(
@@ -325,9 +310,7 @@ def train_image_network(
     from labelwise.nn.encode import EncoderHead
     from labelwise.nn.heads.make_head import new_head
     from labelwise.nn.heads.sharding import sharded
-    from labelwise.nn.images.inputs import normalisation
     from labelwise.nn.images.networks import ImageEncoder, image_backbone
-    from labelwise.runtime.device import seeded, torch_threads
 
     with torch_threads(), seeded(training.seed):
         encoder = ImageEncoder(image_backbone(config), *normalisation(parts[0].inputs))

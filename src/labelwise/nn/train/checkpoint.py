@@ -24,15 +24,11 @@ from torch import Tensor, nn
 
 from labelwise.errors import LabelwiseError
 from labelwise.io.folder import Folder
-from labelwise.nn.config import TrainingConfig
-from labelwise.nn.heads.sharding import HeadShards
 from labelwise.nn.inputs import as_tensor
-from labelwise.nn.train.optim import Averaging, Optimisers
 from labelwise.runtime.job import find_finished, fingerprint, fingerprint_by_budget, finished_folder
-from labelwise.runtime.ranks import Ranks
 
 if TYPE_CHECKING:
-    from labelwise.nn.train.loop import Monitor
+    from labelwise.nn.train.loop import _Loop
 
 log = logging.getLogger("labelwise")
 
@@ -47,25 +43,31 @@ Tensors = Mapping[str, Tensor]
 
 
 @dataclass
-class LoopState:
-    """Progress of a training: all of its state that is not a tensor. Field names are keys in checkpoints."""
+class History:
+    """A training so far: all of its state that is not a tensor. Field names are keys in checkpoints."""
 
-    total_steps: int
-    epoch: int = 0
+    total_steps: int = 0
+    epochs: int = 0
+    """Number of complete epochs."""
     step_of_epoch: int = 0
-    step: int = 0
+    steps: int = 0
+    """Steps taken."""
     seconds: float = 0.0
+    """Time in the loop, including time before an interruption."""
     loss_sum: float = 0.0  # since the last log line
     logged_step: int = 0
     round_loss: float = 0.0  # since the last round (validation or epoch)
     round_step: int = 0
     best: dict[str, Any] | None = None
+    """The best validation so far: `metric`, `value` and `step`."""
     without_gain: int = 0
     averaged: int = 0
     lengths: list[float] = field(default_factory=list)  # last gradient norms, for adaptive clipping
     records: list[dict[str, Any]] = field(default_factory=list)
+    """The numbers of every validation (or epoch), in order."""
     monitor: dict[str, Any] = field(default_factory=dict)
-    stopped: str | None = None
+    stopped: str = ""
+    """Why it ended: `finished`, `early stopping`, `time budget`, `diverged`, or the monitor's reason."""
     round_seconds: float | None = None  # duration of the last round
 
 
@@ -77,55 +79,41 @@ class Checkpoints:
 
     Parameters
     ----------
+    loop
+        The training whose state is saved.
     folder
         Where to write them; None writes nothing.
     settings
         JSON that with the module's parameters forms the fingerprint of this training.
     time_budget
         Of this training: a result that a budget ended is only used under the same one.
-    config
-        Settings of training.
-    ranks, shards, module, optimisers, averaging, monitor
-        What is saved.
     """
 
-    def __init__(
-        self,
-        folder: Path | None,
-        settings: Any,
-        time_budget: float | None,
-        config: TrainingConfig,
-        ranks: Ranks,
-        shards: HeadShards,
-        module: nn.Module,
-        optimisers: Optimisers,
-        averaging: Averaging,
-        monitor: Monitor | None,
-    ) -> None:
-        self.folder = folder if ranks.is_rank_zero else None
+    def __init__(self, loop: _Loop, folder: Path | None, settings: Any, time_budget: float | None) -> None:
+        self.ranks, self.shards, self.module, self.monitor = loop.ranks, loop.shards, loop.module, loop.monitor
+        self.optimisers, self.averaging = loop.optimisers, loop.averaging
+        self.every, self.restore_best = loop.config.checkpoint_every, loop.config.restore_best
+        self.folder = folder if self.ranks.is_rank_zero else None
         self.fingerprint = self.by_budget = ""
         if self.folder is not None:
-            self.fingerprint = fingerprint(settings, module_fingerprint(module, shards.whole_shape))
+            self.fingerprint = fingerprint(settings, module_fingerprint(self.module, self.shards.whole_shape))
             self.by_budget = fingerprint_by_budget(self.fingerprint, time_budget)
-        self.every, self.restore_best = config.checkpoint_every, config.restore_best
-        self.ranks, self.shards = ranks, shards
-        self.module, self.optimisers, self.averaging, self.monitor = module, optimisers, averaging, monitor
         self.saved_at, self.saved_step = time.monotonic(), 0
         self._best: Tensors = {}
 
-    def resume(self, name: str) -> LoopState | None:
+    def resume(self, name: str) -> History | None:
         """Restore the newest checkpoint, if any, and return its state."""
         newest = self._newest()
         held, tensors = (None, {}) if newest is None else self._read(newest)
         values = self.ranks.on_rank_zero(lambda: held)
         if values is None:
             return None
-        state = LoopState(**values)
+        state = History(**values)
         self._put_weights(tensors.get("weights", {}))
-        if state.stopped is not None:
-            log.info("%s: already trained (%s after %d steps)", name, state.stopped, state.step)
+        if state.stopped:
+            log.info("%s: already trained (%s after %d steps)", name, state.stopped, state.steps)
             return state
-        log.info("%s: resuming after step %d of %d", name, state.step, state.total_steps)
+        log.info("%s: resuming after step %d of %d", name, state.steps, state.total_steps)
         self.optimisers.restore(self.shards.send(tensors.get("optimiser", {})))  # plain SGD has no state
         self.averaging.restore(self.shards.send(tensors.get("average", {})), state.averaged)
         self._restore_random_state(tensors)
@@ -136,7 +124,7 @@ class Checkpoints:
             state.best = None
         self._remove(".*.new-*", ".*.old-*")  # half written by a kill
         self._remove("best-*", keep=self._best_of(state))  # of steps that will be repeated
-        self.saved_step = state.step
+        self.saved_step = state.steps
         return state
 
     def is_due(self, step: int) -> bool:
@@ -147,31 +135,32 @@ class Checkpoints:
             return True
         return self.every.seconds is not None and time.monotonic() - self.saved_at >= self.every.seconds
 
-    def save(self, state: LoopState) -> None:
+    def save(self, state: History) -> None:
         """Write everything that is needed to resume from here, then remove what was written before."""
         state.averaged = self.averaging.count
         state.monitor = {} if self.monitor is None else self.monitor.state()
-        generators = self.ranks.gather({name: torch.from_numpy(a) for name, a in random_state().items()})
-        held = changing_tensors(self.module), self.optimisers.state(), self.averaging.state()
+        generators = self.ranks.gather(random_state())
+        held = changing_tensors(self.module), self.optimisers.state(), self.averaging.averages
         weights, optimiser, average = (self.shards.gather(tensors) for tensors in held)
         if self.folder is not None:
-            name, tensors = f"last-{state.step:010d}", {"weights": weights, "optimiser": optimiser, "average": average}
+            name, tensors = f"last-{state.steps:010d}", {"weights": weights, "optimiser": optimiser, "average": average}
             tensors |= {f"random {rank}": own for rank, own in enumerate(generators)}
             self._write(name, asdict(state), tensors)
             self._remove(*CHECKPOINTS, keep=name, or_keep=self._best_of(state))
-        self.saved_at, self.saved_step = time.monotonic(), state.step
+        self.saved_at, self.saved_step = time.monotonic(), state.steps
 
-    def save_best(self, step: int) -> None:
+    def save_best(self, state: History) -> None:
         """Keep the weights of the module as the best. Those that `last` on disk refers to stay until the next."""
-        if not self.restore_best:
+        name = self._best_of(state)
+        if not name:
             return
         weights = self.shards.gather(changing_tensors(self.module))
         if self.folder is not None:
-            self._write(_best_name(step), {"step": step}, {"weights": weights})
+            self._write(name, {"step": state.steps}, {"weights": weights})
         elif self.ranks.is_rank_zero:
             self._best = {name: tensor.detach().clone() for name, tensor in weights.items()}
 
-    def finish(self, state: LoopState) -> None:
+    def finish(self, state: History) -> None:
         """Put the final weights into the module, and on disk in case the run is interrupted later."""
         best = self._best_of(state)
         if self.averaging.config.kind != "none" and self.averaging.count == 0:
@@ -192,21 +181,20 @@ class Checkpoints:
 
     # --- small parts ---
 
-    def _best_of(self, state: LoopState) -> str:
+    def _best_of(self, state: History) -> str:
         """The name of the best weights so far; empty if there are none to restore."""
-        return _best_name(state.best["step"]) if state.best is not None and self.restore_best else ""
+        return f"best-{state.best['step']:010d}" if state.best is not None and self.restore_best else ""
 
+    @torch.no_grad()
     def _put_weights(self, weights: Tensors) -> None:
         """Put the weights of rank zero into the modules of all ranks."""
-        put_tensors(self.module, self.shards.send(weights))
+        sent = self.shards.send(weights)
+        for name, held in changing_tensors(self.module).items():
+            held.copy_(sent[name])
 
     def _restore_random_state(self, tensors: Mapping[str, Tensors]) -> None:
         """Each rank gets its own generators; ranks that the checkpoint does not know keep those they began with."""
-        kept = {
-            name: {part: tensor.numpy().copy() for part, tensor in generators.items()}
-            for name, generators in tensors.items()
-            if name.startswith("random ")
-        }
+        kept = {name: generators for name, generators in tensors.items() if name.startswith("random ")}
         own = self.ranks.on_rank_zero(lambda: kept).get(f"random {self.ranks.rank}")
         if own is not None:
             set_random_state(own)
@@ -253,10 +241,6 @@ class Checkpoints:
         return [p for p in self.folder.glob(pattern) if p.is_dir()] if self.folder is not None else []
 
 
-def _best_name(step: int) -> str:
-    return f"best-{step:010d}"
-
-
 def _as_array(tensor: Tensor) -> np.ndarray:
     """A tensor as an array; bfloat16, which NumPy lacks, is stored as its bits."""
     held = tensor.detach().cpu().contiguous()
@@ -276,53 +260,40 @@ def changing_tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**learning, **{f"buffer {name}": b for name, b in module.named_buffers()}}
 
 
-@torch.no_grad()
-def put_tensors(module: nn.Module, tensors: Tensors) -> None:
-    """Copy back what `changing_tensors` returned."""
-    for name, held in changing_tensors(module).items():
-        held.copy_(tensors[name])
-
-
 # --- randomness ---
-# The state of every random generator (Python, NumPy, torch, the GPU) as arrays that can be stored without pickle.
+# The state of every random generator (Python, NumPy, torch, the GPU) as tensors that can be stored without pickle.
 #
 # NumPy's legacy global generator is included because other libraries draw from it.
 
 
-def random_state() -> dict[str, np.ndarray]:
+def random_state() -> dict[str, Tensor]:
     """The state of all generators of this process, including its GPU."""
     version, words, gauss = random.getstate()
-    numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002
-    inner = numpy_state["state"]
+    of_numpy: Any = np.random.get_state()  # noqa: NPY002
+    _, key, *position, normal = of_numpy
     state = {
-        "python": np.array([version, *words], np.int64),
-        "python_gauss": np.array([np.nan if gauss is None else gauss]),
-        "numpy": np.array([*inner["key"], inner["pos"], numpy_state["has_gauss"]], np.int64),
-        "numpy_gauss": np.array([numpy_state["gauss"]], np.float64),
-        "torch": torch.get_rng_state().numpy(),
+        "python": torch.tensor([version, *words]),
+        "python_gauss": torch.tensor([np.nan if gauss is None else gauss], dtype=torch.float64),
+        "numpy": torch.tensor([*key.tolist(), *position]),
+        "numpy_gauss": torch.tensor([normal], dtype=torch.float64),
+        "torch": torch.get_rng_state(),
     }
     if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state().numpy()
+        state["cuda"] = torch.cuda.get_rng_state()
     return state
 
 
-def set_random_state(state: Mapping[str, np.ndarray]) -> None:
+def set_random_state(state: Tensors) -> None:
     """Restore what `random_state` returned."""
     version, *words = state["python"].tolist()
-    gauss = float(state["python_gauss"][0])
+    gauss = float(state["python_gauss"])
     random.setstate((version, tuple(words), None if np.isnan(gauss) else gauss))
     *key, position, has_gauss = state["numpy"].tolist()
-    np.random.set_state(  # noqa: NPY002
-        {
-            "bit_generator": "MT19937",
-            "state": {"key": np.array(key, np.uint32), "pos": position},
-            "has_gauss": has_gauss,
-            "gauss": float(state["numpy_gauss"][0]),
-        }
-    )
-    torch.set_rng_state(torch.from_numpy(np.array(state["torch"])))
+    of_numpy = "MT19937", np.array(key, np.uint32), position, has_gauss, float(state["numpy_gauss"])
+    np.random.set_state(of_numpy)  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
     if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(torch.from_numpy(np.array(state["cuda"])))
+        torch.cuda.set_rng_state(state["cuda"])
 
 
 @contextmanager

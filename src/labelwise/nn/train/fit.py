@@ -20,8 +20,8 @@ from labelwise.nn.encode import EncoderHead, vectors_in_batches
 from labelwise.nn.heads.base import Head, Targets
 from labelwise.nn.heads.sharding import check_head
 from labelwise.nn.inputs import Part, tensors_of, training_batches
-from labelwise.nn.levels import best_nodes
-from labelwise.nn.train.loop import metrics_to_validate, validation_metrics
+from labelwise.nn.level_networks import best_nodes
+from labelwise.nn.train.loop import Fitting, metrics_to_validate, validation_metrics
 from labelwise.runtime.budget import Budget
 from labelwise.topk import TopK
 
@@ -40,7 +40,7 @@ class Loaded(NamedTuple):
     candidates: Tensor | None = None
 
 
-class Fit:
+class NetworkFitting(Fitting):
     """Fitting of an encoder with a head, or of a head alone on vectors.
 
     Parameters
@@ -71,23 +71,23 @@ class Fit:
             check_head(None, config)  # levels are not divided over ranks
         self.module: nn.Module = network
         self.encoder = network.encoder if isinstance(network, EncoderHead) else None
-        self.output: Head = network.head if isinstance(network, EncoderHead) else network
+        self.head: Head = network.head if isinstance(network, EncoderHead) else network
         self.train, self.valid, self.config = train, valid, config
         self.of_level, self.weighted = of_level, weighted
         self.lengths = train.lengths
         prefix = "" if self.encoder is None else "head."
-        self.head = (prefix,)
-        tables = [prefix + name for name in self.output.row_tables(train.parents is not None)]
-        self.rows = (*(f"encoder.{name}" for name in getattr(self.encoder, "row_tables", ())), *tables)
+        self.head_names = (prefix,)
+        tables = [prefix + name for name in self.head.row_tables(train.parents is not None)]
+        self.row_tables = (*(f"encoder.{name}" for name in getattr(self.encoder, "row_tables", ())), *tables)
 
     def batches(self, epoch: int) -> Sequence[np.ndarray]:
         """Batches of documents of similar length."""
         return training_batches(self.lengths, self.config, epoch)
 
-    def load(self, documents: np.ndarray, epoch: int | None = None) -> Loaded:
+    def load(self, item: np.ndarray, epoch: int | None = None) -> Loaded:
         """Load a batch, with the random changes of the epoch; without one as documents are predicted."""
         part = self.train
-        batch = part.batch(documents, epoch)
+        batch = part.batch(item, epoch)
         if part.parents is None:
             return Loaded(tensors_of(batch), Targets.of_rows(part.labels, batch.rows, self.weighted))
         candidates = part.parents.of(batch.rows).children()
@@ -98,7 +98,7 @@ class Fit:
 
     def loss(self, batch: Loaded) -> Tensor:
         """The mean loss of the documents."""
-        return self.output.loss(self.vectors(batch), batch.targets, batch.candidates)
+        return self.head.loss(self.vectors(batch), batch.targets, batch.candidates)
 
     def vectors(self, batch: Loaded) -> Any:
         """The documents' vectors, or the states of their words, of a loaded batch."""
@@ -117,15 +117,15 @@ class Fit:
 
     @torch.inference_mode()
     def _ranked(self, part: Part, k: int, budget: Budget) -> tuple[TopK, dict[str, float]]:
-        known = part.labels[:, : self.output.n_labels]
+        known = part.labels[:, : self.head.n_labels]
         ids = np.full((len(part), k), -1, np.int32)
         scores = np.full((len(part), k), -np.inf, np.float32)
-        count, total = min(k, self.output.n_labels), 0.0
+        count, total = min(k, self.head.n_labels), 0.0
         with closing(self._valid_vectors(part, budget)) as batches:
             for rows, vectors in batches:
-                labels, best = self.output.best(vectors, count)
+                labels, best = self.head.best(vectors, count)
                 ids[rows, :count], scores[rows, :count] = labels.cpu().numpy(), best.cpu().numpy()
-                total += len(rows) * float(self.output.loss(vectors, Targets.of_rows(known, rows).to(vectors.device)))
+                total += len(rows) * float(self.head.loss(vectors, Targets.of_rows(known, rows).to(vectors.device)))
         return TopK(ids, scores), {"valid_loss": total / len(part)}
 
     def _valid_vectors(self, part: Part, budget: Budget) -> Generator[tuple[np.ndarray, Tensor], None, None]:
@@ -134,4 +134,4 @@ class Fit:
             return
         for begin in range(0, len(part), FROZEN_AT_ONCE):
             batch = part.batch(np.arange(begin, min(begin + FROZEN_AT_ONCE, len(part))))
-            yield batch.rows, tensors_of(batch, self.output.device)[0]
+            yield batch.rows, tensors_of(batch, self.head.device)[0]

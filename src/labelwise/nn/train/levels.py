@@ -20,20 +20,14 @@ from labelwise.labelspace.tree import LabelTree, training_nodes
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.encode import EncoderHead
 from labelwise.nn.inputs import Part
-from labelwise.nn.levels import (
-    LevelTree,
-    Parents,
-    best_nodes,
-    free_buffers,
-    mean_states,
-    new_network,
-)
-from labelwise.nn.train.fit import Fit
+from labelwise.nn.level_networks import best_nodes, free_buffers, mean_states, new_network
+from labelwise.nn.levels import LevelTree, Parents
+from labelwise.nn.model import texts_of
+from labelwise.nn.train.fit import NetworkFitting
 from labelwise.nn.train.loop import History, train
 from labelwise.nn.train.optim import check_by_row
 from labelwise.nn.words.vocabulary import Vocabulary, word_table
 from labelwise.runtime.job import Arrays, Job
-from labelwise.strings import Strings
 from labelwise.topk import TopK
 
 STATES_PER_EPOCH, STEPS_BETWEEN_STATES = 10, 100
@@ -58,9 +52,10 @@ def train_levels(
                 parts = ranked(levels[-1], parts, tree, depth, beam, part)
             parts = [replace(one, labels=own[depth]) for one, own in zip(parts, targets, strict=True)]
             levels.append(new_level(depth, targets[0][depth], levels[-1] if levels else None))
-            nodes = min(beam, tree.sizes[depth - 1]) if depth else 0
-            some = with_candidates(parts, targets[0][depth - 1], nodes)
-            fit = Fit(levels[-1], some[0], some[1] if len(some) > 1 else None, training, of_level=True)
+            learned, valid = parts[0], parts[1] if len(parts) > 1 else None
+            if depth:
+                learned = with_candidates(learned, targets[0][depth - 1], min(beam, tree.sizes[depth - 1]))
+            fit = NetworkFitting(levels[-1], learned, valid, training, of_level=True)
             histories.append(train(fit, training, job=part, title="training"))
             free_buffers(levels[-1])
     return LevelTree(tree, levels, beam), histories
@@ -90,14 +85,10 @@ def with_parents(parts: Sequence[Part], tops: Arrays, tree: LabelTree, depth: in
     return [replace(part, parents=Parents.ranked(top, tree, depth)) for part, top in zip(parts, found, strict=True)]
 
 
-def with_candidates(parts: Sequence[Part], true: Any, count: int) -> list[Part]:
-    """The parts, but training documents have `count` parents: those above true nodes, then the highest ranked."""
-    parents = parts[0].parents
-    if parents is None:
-        return list(parts)
-    nodes = training_nodes(true, parents.nodes, count)
-    own = Parents(nodes, np.empty((len(nodes), 0), np.float32), parents.offsets)
-    return [replace(parts[0], parents=own), *parts[1:]]
+def with_candidates(part: Part, true: Any, count: int) -> Part:
+    """Training documents with `count` parents each: those above true nodes, then the highest ranked."""
+    nodes = training_nodes(true, part.parents.nodes, count)
+    return replace(part, parents=Parents(nodes, np.empty((len(nodes), 0), np.float32), part.parents.offsets))
 
 
 def level_targets(tree: LabelTree, labels: Any, counts: bool = False) -> list[Any]:
@@ -134,24 +125,22 @@ class WordData(NamedTuple):
 def word_data(config: Any, train: Dataset, held_out: Dataset | None, training: TrainingConfig, job: Job) -> WordData:
     """Learn the vocabulary, and read or draw the word vectors; with little time, for some of the documents."""
 
+    def learned(part: Dataset) -> tuple[Vocabulary, Any, Tensor]:
+        vocabulary, words = Vocabulary.learned(texts_of(part), config.words)
+        return vocabulary, words, torch.from_numpy(word_table(vocabulary, words, part.labels, training.seed))
+
     def prepare(part: Dataset) -> None:
         """Read words and compute their states, as the ranking for each level but the first does."""
-        vocabulary, words = Vocabulary.learned(_texts(part), config.words)
-        table = torch.from_numpy(word_table(vocabulary, words, part.labels, training.seed))
-        mean_states([new_network(table, config, 1, training.seed).encoder], words)
+        _, words, vectors = learned(part)
+        mean_states([new_network(vectors, config, 1, training.seed).encoder], words)
 
     train, held_out = job.some((train, held_out), prepare)
     training = _with_averaging_interval(training, len(train))
-    vocabulary, words = Vocabulary.learned(_texts(train), config.words)
-    vectors = torch.from_numpy(word_table(vocabulary, words, train.labels, training.seed))
+    vocabulary, words, vectors = learned(train)
     parts = [Part(words, train.labels)]
     if held_out is not None:
-        parts.append(Part(vocabulary.encode(_texts(held_out)), held_out.labels))
+        parts.append(Part(vocabulary.encode(texts_of(held_out)), held_out.labels))
     return WordData(train, parts, vocabulary, vectors, training)
-
-
-def _texts(data: Dataset) -> Strings:
-    return data.texts or Strings.of(())
 
 
 def _with_averaging_interval(training: TrainingConfig, n_documents: int) -> TrainingConfig:

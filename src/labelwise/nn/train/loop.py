@@ -16,33 +16,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from labelwise.config import PART, deciding_fields
 from labelwise.errors import ConfigError, DataError, MissingDependencyError, did_you_mean
 from labelwise.io.tensors import counts_of
 from labelwise.metrics.evaluate import Evaluator
 from labelwise.nn.config import TrainingConfig, lower_is_better
 from labelwise.nn.heads.sharding import HeadShards, check_head
-from labelwise.nn.train.checkpoint import (
-    TIME_BUDGET,
-    Checkpoints,
-    LoopState,
-    preserve_random_state,
-    seed_random_state,
-)
-from labelwise.nn.train.optim import (
-    Averaging,
-    clip_adaptively,
-    clip_gradients,
-    make_optimisers,
-    make_schedule,
-)
+from labelwise.nn.train.checkpoint import TIME_BUDGET, Checkpoints, History, preserve_random_state, seed_random_state
+from labelwise.nn.train.optim import Averaging, clip_adaptively, clip_gradients, make_optimisers, make_schedule
 from labelwise.runtime.budget import NO_LIMIT, Budget, OutOfTimeError
 from labelwise.runtime.device import torch_threads
 from labelwise.runtime.memory import keep_freed_memory
@@ -54,6 +43,8 @@ from labelwise.topk import TopK
 if TYPE_CHECKING:
     from labelwise.runtime.job import Job
 
+log = logging.getLogger("labelwise")
+
 
 class Fitting(Protocol):
     """What is trained: all that the loop needs of a network and its data.
@@ -62,130 +53,36 @@ class Fitting(Protocol):
     global generators of Python, NumPy and torch; `batches` and `load` draw from generators they seed themselves.
     """
 
-    @property
-    def module(self) -> nn.Module:
-        """The module to train; if frozen parts must stay in eval mode, its `train()` has to do so."""
-        ...
-
-    @property
-    def head(self) -> Sequence[str]:
-        """Name prefixes of the parameters with the head's learning rate."""
-        ...
-
-    @property
-    def rows(self) -> Sequence[str]:
-        """Name prefixes of the tables with row-sparse gradients; sparse embeddings need not be listed."""
-        ...
+    module: Any
+    """The module to train; if frozen parts must stay in eval mode, its `train()` has to do so."""
+    head_names: Sequence[str]
+    """Name prefixes of the parameters with the head's learning rate."""
+    row_tables: Sequence[str]
+    """Name prefixes of the tables with row-sparse gradients; sparse embeddings need not be listed."""
 
     def batches(self, epoch: int) -> Sequence[Any]:
         """The batches of an epoch, which depend on the seed and the epoch alone."""
-        ...
 
-    def load(self, item: Any, epoch: int, /) -> Any:
+    def load(self, item: Any, epoch: int) -> Any:
         """The tensors of a batch, padded to its longest document; on the CPU, the loop moves them to the device."""
-        ...
 
     def loss(self, batch: Any) -> Tensor:
         """Forward pass and loss, the mean over the documents of the batch."""
-        ...
 
     def validate(self, budget: Budget) -> dict[str, float]:
         """Metrics such as P@1 on held-out documents; {} without any. The module is in eval mode.
 
         It calls `budget.check_pace` as it goes, which ends it when there is not enough time.
         """
-        ...
 
 
-class Monitor(Protocol):
-    """What follows a training: `CollapseMonitor`. With several ranks, only on rank zero unless the head is divided."""
-
-    def after_step(self, step: int, loss: Tensor) -> str | None:
-        """After a step (counted from 1), with its gradients; may return a reason to stop. Reading `loss` waits."""
-
-    def clipped(self, norm: Tensor) -> None:
-        """In a step with clipping, before `after_step`: the gradient norm before clipping."""
-
-    def after_validation(self, numbers: dict[str, Any]) -> str | None:
-        """After every validation, or every epoch without one; in eval mode, with averaged weights if there are any.
-
-        `numbers` has step, epoch, loss, rate and validation metrics. What is added to it is logged too. May return a
-        reason to stop.
-        """
-
-    def state(self) -> dict[str, Any]:
-        """The state to save in checkpoints, as JSON."""
-        ...
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned."""
-
-
-@dataclass
-class Best:
-    """The best validation so far."""
-
-    metric: str
-    value: float
-    step: int
-
-
-@dataclass
-class History:
-    """The record of a training."""
-
-    records: list[dict[str, Any]] = field(default_factory=list)
-    """The numbers of every validation (or epoch), in order."""
-    steps: int = 0
-    """Steps taken."""
-    epochs: int = 0
-    """Number of complete epochs."""
-    seconds: float = 0.0
-    """Time in the loop, including time before an interruption."""
-    best: Best | None = None
-    """The best validation."""
-    stopped: str = ""
-    """Why it ended: `finished`, `early stopping`, `time budget`, `diverged`, or the monitor's reason."""
-
-
-class MetricLogger:
-    """Writes metrics to metrics.jsonl and, if configured, to TensorBoard."""
-
-    def __init__(self, log: Callable[..., None] | None, part: str, folder: str | None, resumed_at: int) -> None:
-        self.log, self.part = log, part
-        self.writer = _tensorboard(folder, resumed_at) if folder is not None else None
-
-    def write(self, step: int, **numbers: Any) -> None:
-        """Log the metrics of a step. Non-finite numbers, which JSON lacks, become null."""
-        if self.log is not None:
-            self.log(part=self.part, step=step, **{key: finite(value) for key, value in numbers.items()})
-        if self.writer is not None:
-            for key, value in numbers.items():
-                if isinstance(value, int | float):
-                    self.writer.add_scalar(f"{self.part}/{key}", value, step)
-
-    def close(self) -> None:
-        """Finish TensorBoard's file."""
-        if self.writer is not None:
-            self.writer.close()
-
-
-def check_tensorboard() -> None:
-    """Raise an error that says what to install, before any work is done."""
-    _summary_writer()
-
-
-def _summary_writer() -> Any:
+def summary_writer() -> Any:
+    """TensorBoard's class of writers; an error that says what to install if it is missing."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise MissingDependencyError("tensorboard", "tensorboard", "training.tensorboard") from None
     return SummaryWriter
-
-
-def _tensorboard(folder: str, resumed_at: int) -> Any:
-    # events that an interrupted run wrote after its checkpoint are written again
-    return _summary_writer()(folder, purge_step=resumed_at + 1 if resumed_at else None)
 
 
 def finite(value: Any) -> Any:
@@ -327,7 +224,7 @@ class Interruption:
 # Which validation of a training was the best, and when patience has run out.
 
 
-def update_best(state: LoopState, numbers: Mapping[str, Any], config: TrainingConfig) -> bool:
+def update_best(state: History, numbers: Mapping[str, Any], config: TrainingConfig) -> bool:
     """Record a validation; returns whether it is the best so far.
 
     Parameters
@@ -349,23 +246,13 @@ def update_best(state: LoopState, numbers: Mapping[str, Any], config: TrainingCo
     value = float(numbers[config.metric])
     sign = -1 if lower_is_better(config.metric) else 1
     if math.isfinite(value) and (state.best is None or sign * value > sign * state.best["value"]):
-        state.best, state.without_gain = {"metric": config.metric, "value": value, "step": state.step}, 0
+        state.best, state.without_gain = {"metric": config.metric, "value": value, "step": state.steps}, 0
         return True
     state.without_gain += 1
     return False
 
 
-def is_out_of_patience(state: LoopState, config: TrainingConfig) -> bool:
-    """Whether so many validations have brought no gain that training ends."""
-    return config.early_stopping is not None and state.without_gain >= config.early_stopping.patience
-
-
-log = logging.getLogger("labelwise")
-
-
-def train(
-    fitting: Fitting, config: TrainingConfig, *, job: Job, monitor: Monitor | None = None, title: str = ""
-) -> History:
+def train(fitting: Fitting, config: TrainingConfig, *, job: Job, monitor: Any = None, title: str = "") -> History:
     """Train `fitting.module` in place; afterwards it is in eval mode on its device with the final weights.
 
     Parameters
@@ -378,21 +265,23 @@ def train(
         Where checkpoints are kept (those of a finished training are its result), where metrics are logged, and the time
         budget; that of `config` counts as well. What comes later in the job follows from the trained weights.
     monitor
-        Follows the training, and may stop it.
+        Follows the training, and may stop it: a `CollapseMonitor`, or what has its hooks. With several ranks, only on
+        rank zero unless the head is divided.
     title
         In lines of progress; empty: the name of the job.
     """
     if config.tensorboard is not None:
-        check_tensorboard()
-    check_head(getattr(fitting, "output", None), config)
+        summary_writer()  # an error that says what to install, before any work is done
+    check_head(getattr(fitting, "head", None), config)
     ranks = Ranks(config.precision)
     interruption = Interruption(active=ranks.on_rank_zero(lambda: job.folder is not None))
     with torch_threads(), keep_freed_memory(), seed_random_state(config.seed + ranks.rank), interruption:
-        loop = _Loop(fitting, config, job, ranks, monitor, title, interruption)
+        loop = _Loop(fitting, config, job, ranks, monitor, title)
         try:
-            history = loop.run()
+            history = loop.run(interruption)
         finally:
-            loop.logger.close()
+            if loop.writer is not None:
+                loop.writer.close()
             fitting.module.eval()
     if job.identity:  # rows of a head that is divided over ranks are left out: any number of ranks resumes what follows
         divided = loop.shards.tables
@@ -405,48 +294,33 @@ class _Loop:
     """A training and its state."""
 
     def __init__(
-        self,
-        fitting: Fitting,
-        config: TrainingConfig,
-        job: Job,
-        ranks: Ranks,
-        monitor: Monitor | None,
-        title: str,
-        interruption: Interruption,
+        self, fitting: Fitting, config: TrainingConfig, job: Job, ranks: Ranks, monitor: Any, title: str
     ) -> None:
         name = job.name or "train"
         folder = job.folder / name if job.folder is not None and not job.name else job.folder
         self.fitting, self.config, self.ranks, self.title = fitting, config, ranks, title or name
-        self.interruption = interruption
         self.shards = HeadShards(fitting.module, ranks)
         # a head that is divided over ranks needs all of them for any score
         self.monitor = monitor if ranks.is_rank_zero or self.shards else None
         self.has_rounds = config.validate_every is not None or monitor is not None
         self.module = fitting.module.to(ranks.device)
         self.learning = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
-        head, rows = tuple(fitting.head), tuple(fitting.rows)
-        self.optimisers = make_optimisers(self.module, config.optimiser, head, rows)
+        self.optimisers = make_optimisers(self.module, config.optimiser, fitting.head_names, fitting.row_tables)
         self.averaging = Averaging(config.averaging, self.learning)
         outer = job.budget
-        self.checkpoints = Checkpoints(
-            folder,
-            [job.fingerprint("train"), head, rows, config.part_of_the_result()],
-            outer.seconds if config.time_budget is None and outer.is_limited else config.time_budget,
-            config,
-            ranks,
-            self.shards,
-            self.module,
-            self.optimisers,
-            self.averaging,
-            self.monitor,
-        )
-        self.state = self.checkpoints.resume(name) or LoopState(self._total_steps())
-        self.stop = self.state.stopped
+        limit = outer.seconds if config.time_budget is None and outer.is_limited else config.time_budget
+        names = [list(fitting.head_names), list(fitting.row_tables)]
+        settings = [job.fingerprint("train"), *names, deciding_fields(config, PART)]
+        self.checkpoints = Checkpoints(self, folder, settings, limit)
+        self.state = self.checkpoints.resume(name) or History(self._total_steps())
         self.schedule = make_schedule(config.schedule, self.state.total_steps)
         # the sum stays on the device of the loss: reading a number from a GPU waits for it
         self.loss_sum = torch.full((), self.state.loss_sum, device=ranks.device)
-        tensorboard = config.tensorboard if ranks.is_rank_zero and self.stop is None else None
-        self.logger = MetricLogger(job.log if ranks.is_rank_zero else None, name, tensorboard, self.state.step)
+        self.name, self.log, self.writer = name, job.log if ranks.is_rank_zero else None, None
+        if config.tensorboard is not None and ranks.is_rank_zero and not self.state.stopped:
+            # events that an interrupted run wrote after its checkpoint are written again
+            again = self.state.steps + 1 if self.state.steps else None
+            self.writer = summary_writer()(config.tensorboard, purge_step=again)
         ranks.begin(self.module, self.shards.tables)
         self.steps_of_epoch = 1
         self.begin = time.monotonic() - self.state.seconds
@@ -455,55 +329,59 @@ class _Loop:
 
     # --- the loop itself ---
 
-    def run(self) -> History:
+    def run(self, interruption: Interruption) -> History:
         """Train from the current state to the end."""
         state = self.state
-        if self.stop is None:
+        if not state.stopped:
             self.module.train()
             left = self.time.budget.remaining
             with progress(self.title, state.total_steps, detail=self._loss_text, seconds_left=left) as advance:
-                advance.start_at(state.step)
-                while self.stop is None:
-                    self._run_epoch(advance)
-                if self.has_rounds and state.round_step < state.step and self._has_time_for_last_round():
+                advance.start_at(state.steps)
+                while not state.stopped:
+                    self._run_epoch(advance, interruption)
+                # not if the time is over and there is nothing to compare with
+                in_time = state.stopped != TIME_BUDGET or self.ranks.on_rank_zero(self.time.has_time_for_last_round)
+                if self.has_rounds and state.round_step < state.steps and in_time:
                     self._end_round(self.time.budget)
             self._finish()
-            if self.stop == TIME_BUDGET:
+            if state.stopped == TIME_BUDGET:
                 self.time.budget.end_early()
-                log.info("%s: ended by the time budget, %s", stage_name(self.title), self._steps_text())
-        best = Best(**state.best) if state.best is not None else None
-        return History(state.records, state.step, state.epoch, state.seconds, best, state.stopped or "")
+                done = f"{state.steps:,} of {state.total_steps:,} steps ({self._epochs_done():.3g} epochs)"
+                log.info("%s: ended by the time budget, after %s", stage_name(self.title), done)
+        return state
 
-    def _run_epoch(self, advance: Callable[[float], None]) -> None:
+    def _run_epoch(self, advance: Callable[[float], None], interruption: Interruption) -> None:
         """Run the remaining steps of this epoch."""
         state = self.state
-        steps = self._batches_of_steps(state.epoch)
+        steps = self._batches_of_steps(state.epochs)
         self.steps_of_epoch = len(steps)
         todo = steps[state.step_of_epoch :]
-        batches = self._load_batches([self.ranks.part(item) for step_batches in todo for item in step_batches])
+        items = [self.ranks.part(item) for step_batches in todo for item in step_batches]
+        load, ahead = partial(self.fitting.load, epoch=state.epochs), self.config.load_ahead
+        batches = run_stream(load, items, ahead) if ahead else map(load, items)
         for step_batches in todo:
             self.time.begin()
             loss = self._step(batches, [self.ranks.share(item) for item in step_batches])
-            state.step += 1
+            state.steps += 1
             state.step_of_epoch += 1
             if state.step_of_epoch == len(steps):
-                state.epoch, state.step_of_epoch = state.epoch + 1, 0
+                state.epochs, state.step_of_epoch = state.epochs + 1, 0
             self._after_step(loss)
             advance(1)
-            due, asked = self.checkpoints.is_due(state.step), self.interruption.signal is not None
-            stop, save, asked = self.ranks.broadcast_flags(self.stop is not None, due, any_rank=asked)
+            due, asked = self.checkpoints.is_due(state.steps), interruption.signal is not None
+            stop, save, asked = self.ranks.broadcast_flags(bool(state.stopped), due, any_rank=asked)
             if stop:
                 break
             if save or asked:
                 self._save()
             if asked:
                 self.ranks.wait()  # until rank zero has written it
-                self.interruption.act(signal.SIGTERM)  # or other ranks would wait for those that end in this step
-        self.stop = self.ranks.on_rank_zero(lambda: self.stop)
+                interruption.act(signal.SIGTERM)  # or other ranks would wait for those that end in this step
+        state.stopped = self.ranks.on_rank_zero(lambda: state.stopped)
 
     def _step(self, batches: Iterator[Any], shares: Sequence[BatchShare | None]) -> Tensor:
         """One step: gradients of a batch per share, clipping, update. Returns the mean loss of the batches."""
-        self.optimisers.set_rates(self.schedule(self.state.step))
+        self.optimisers.set_rates(self.schedule(self.state.steps))
         self.optimisers.clear_gradients()
         total, count = torch.zeros(()), len(shares)
         for number, share in enumerate(shares, 1):
@@ -532,45 +410,41 @@ class _Loop:
             self.monitor.clipped(norm)
 
     def _after_step(self, loss: Tensor) -> None:
-        """Average, call the monitor, log and validate where due. Sets `stop` after the last step."""
+        """Average, call the monitor, log and validate where due. Sets `stopped` after the last step."""
         state, config = self.state, self.config
         epoch_ended = state.step_of_epoch == 0
-        if self.averaging.is_due(state.step, state.total_steps, state.epoch, epoch_ended, self._time_fraction()):
+        if self.averaging.is_due(state.steps, state.total_steps, state.epochs, epoch_ended, self._time_fraction()):
             if config.averaging.kind == "swa":
                 self.optimisers.catch_up()
             self.averaging.update()
         if self.monitor is not None:
-            self.stop = self.monitor.after_step(state.step, loss) or self.stop
-        if state.step % config.log_every == 0:
+            state.stopped = self.monitor.after_step(state.steps, loss) or state.stopped
+        if state.steps % config.log_every == 0:
             self._log_loss()
         self.time.end_step()
         every = config.validate_every
-        due = (state.step % every == 0) if isinstance(every, int) else epoch_ended
+        due = (state.steps % every == 0) if isinstance(every, int) else epoch_ended
         if due and self.ranks.on_rank_zero(self.time.has_time_for_round):
             self._end_round(self.time.budget.part(0.5))
-        if state.epoch == config.epochs or state.step == config.steps:
-            self.stop = self.stop or "finished"
+        if state.epochs == config.epochs or state.steps == config.steps:
+            state.stopped = state.stopped or "finished"
         elif self.time.is_over(has_best=state.best is not None):
-            self.stop = self.stop or TIME_BUDGET
+            state.stopped = state.stopped or TIME_BUDGET
 
     # --- rounds: from one validation to the next ---
 
     def _log_loss(self) -> None:
         """Log the mean loss since the last log line."""
         state = self.state
-        total, steps = self.ranks.mean(self.loss_sum), state.step - state.logged_step
+        total, steps = self.ranks.mean(self.loss_sum), state.steps - state.logged_step
         if steps == 0:
             return
         if not math.isfinite(total):
-            self.stop = "diverged"
-        self.logger.write(state.step, epoch=self._epochs_done(), loss=total / steps, rate=self._rate())
+            state.stopped = "diverged"
+        self._log(epoch=self._epochs_done(), loss=total / steps, rate=self._rate())
         self.loss_sum.zero_()
-        state.logged_step = state.step
+        state.logged_step = state.steps
         state.round_loss += total
-
-    def _has_time_for_last_round(self) -> bool:
-        """Whether to validate at the end: not if the time is over and there is nothing to compare with."""
-        return self.stop != TIME_BUDGET or self.ranks.on_rank_zero(self.time.has_time_for_last_round)
 
     def _end_round(self, budget: Budget) -> None:
         """Validate, call the monitor, and keep the weights if they are the best so far."""
@@ -578,41 +452,35 @@ class _Loop:
         self.time.begin()
         self._log_loss()
         self.optimisers.catch_up()
-        with self._evaluation_mode():
+        self.module.eval()
+        with self.averaging.applied(), preserve_random_state(), torch.no_grad(), self.ranks.autocast():
             # with a divided head all ranks validate, in step, so that no clock may end it
             found = self._validate(NO_LIMIT) if self.shards else None
             numbers, stop = self.ranks.on_rank_zero(lambda: found or self._validate(budget))
             if numbers is not None:
                 if update_best(state, numbers, self.config):
-                    self.checkpoints.save_best(state.step)
-                elif is_out_of_patience(state, self.config):
-                    self.stop = self.stop or "early stopping"
+                    self.checkpoints.save_best(state)
+                elif self.config.early_stopping and state.without_gain >= self.config.early_stopping.patience:
+                    state.stopped = state.stopped or "early stopping"
+        self.module.train()
         if numbers is None:
             self.time.give_up_rounds()
             name = stage_name(self.title)
-            log.info("%s: no validation at step %s, the time budget does not suffice", name, f"{state.step:,}")
+            log.info("%s: no validation at step %s, the time budget does not suffice", name, f"{state.steps:,}")
             return
         self.time.end_round()
         state.round_seconds = self.time.round_seconds
-        self.stop = stop or self.stop
+        state.stopped = stop or state.stopped
         state.records.append({key: finite(value) for key, value in numbers.items()})
-        state.round_loss, state.round_step = 0.0, state.step
-
-    @contextmanager
-    def _evaluation_mode(self) -> Iterator[None]:
-        """Averaged weights, eval mode, no gradients, the precision of training; random states are restored."""
-        self.module.eval()
-        with self.averaging.applied(), preserve_random_state(), torch.no_grad(), self.ranks.autocast():
-            yield
-        self.module.train()
+        state.round_loss, state.round_step = 0.0, state.steps
 
     def _validate(self, budget: Budget) -> tuple[dict[str, Any] | None, str | None]:
         """The numbers of a round and a reason to stop; no numbers if the budget has ended it."""
         state = self.state
         numbers: dict[str, Any] = {
-            "step": state.step,
+            "step": state.steps,
             "epoch": self._epochs_done(),
-            "loss": state.round_loss / max(1, state.step - state.round_step),
+            "loss": state.round_loss / max(1, state.steps - state.round_step),
             "rate": self._rate(),
         }
         if self.config.validate_every is not None:
@@ -626,7 +494,7 @@ class _Loop:
         reason = None if self.monitor is None else self.monitor.after_validation(numbers)
         written = {key: value for key, value in numbers.items() if key not in ("step", "epoch", "loss", "rate")}
         if written:
-            self.logger.write(state.step, split="valid", epoch=self._epochs_done(), **written)
+            self._log(split="valid", epoch=self._epochs_done(), **written)
         return numbers, reason
 
     # --- unfinished and finished work ---
@@ -637,17 +505,27 @@ class _Loop:
         if math.isfinite(self.state.loss_sum):
             self.checkpoints.save(self.state)
         else:
-            self.stop = "diverged"
+            self.state.stopped = "diverged"
 
     def _finish(self) -> None:
         state = self.state
         self.optimisers.clear_gradients()
         self.optimisers.catch_up()
-        state.stopped, state.seconds = self.stop, self._seconds()
+        state.seconds = self._seconds()
         state.loss_sum = state.round_loss = 0.0
+        state.monitor = {}  # only what is unfinished needs it
         self.checkpoints.finish(state)
 
     # --- small parts ---
+
+    def _log(self, **numbers: Any) -> None:
+        """Write numbers of this step to metrics.jsonl and, if configured, to TensorBoard."""
+        if self.log is not None:
+            self.log(part=self.name, step=self.state.steps, **{key: finite(value) for key, value in numbers.items()})
+        if self.writer is not None:
+            for key, value in numbers.items():
+                if isinstance(value, int | float):
+                    self.writer.add_scalar(f"{self.name}/{key}", value, self.state.steps)
 
     def _batches_of_steps(self, epoch: int) -> list[list[Any]]:
         """The batches of each step of an epoch."""
@@ -665,17 +543,8 @@ class _Loop:
         total = epochs * len(self._batches_of_steps(0))
         return total if steps is None else min(total, steps)
 
-    def _load_batches(self, items: list[Any]) -> Iterator[Any]:
-        epoch = self.state.epoch
-
-        def load(item: Any) -> Any:
-            return self.fitting.load(item, epoch)
-
-        ahead = self.config.load_ahead
-        return run_stream(load, items, ahead) if ahead else map(load, items)
-
     def _epochs_done(self) -> float:
-        return self.state.epoch + self.state.step_of_epoch / self.steps_of_epoch
+        return self.state.epochs + self.state.step_of_epoch / self.steps_of_epoch
 
     def _rate(self) -> float:
         return self.optimisers.parts[0].param_groups[0]["lr"]
@@ -689,13 +558,9 @@ class _Loop:
             return 0.0
         return self.ranks.on_rank_zero(lambda: self.time.fraction(self._seconds()))
 
-    def _steps_text(self) -> str:
-        state = self.state
-        return f"after {state.step:,} of {state.total_steps:,} steps ({self._epochs_done():.3g} epochs)"
-
     def _loss_text(self) -> str:
         """The mean loss since the last line of metrics.jsonl, for lines of progress."""
-        steps = self.state.step - self.state.logged_step
+        steps = self.state.steps - self.state.logged_step
         return f"loss {float(self.loss_sum) / steps:.4g}" if steps else ""
 
 

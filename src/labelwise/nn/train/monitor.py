@@ -20,8 +20,10 @@ from labelwise.nn.config import MonitorConfig, OptimiserConfig, VerdictName
 from labelwise.nn.encode import TOKENS_AT_ONCE
 from labelwise.nn.inputs import batches_by_length
 from labelwise.nn.text.transformer import attention_entropy, attention_of_first
-from labelwise.nn.train.fit import Fit, Loaded
+from labelwise.nn.train.fit import Loaded, NetworkFitting
 from labelwise.nn.train.optim import torch_defaults
+
+log = logging.getLogger("labelwise")
 
 # --- verdicts ---
 # Diagnosis of a training: readings, and a verdict with its reason and remedy. Does not import torch.
@@ -44,6 +46,16 @@ DIVERGED = 1.5
 """A loss above this multiple of both the first one and the floor has diverged."""
 SAME_FOR_ALL = 0.9
 """Fraction of documents with the same first label from which on the model ignores the documents."""
+
+# remedies
+SLOWER = "Use a rate ten times lower, a warm-up, or clip gradients"
+KEEP_WHAT_IS_LEARNED = "Use a rate ten times lower, or a warm-up"
+START_AGAIN = "It will not recover. Start again with a rate ten times lower and a warm-up over a tenth of the steps"
+WITHOUT_L2 = "Use adamw, whose decay stays out of the gradient, or weight_decay 0, or sum the loss over labels"
+BELOW_EPS = "Sum the loss over labels instead of taking the mean, lower eps, or raise the rate"
+FASTER = "Use a rate ten times higher"
+APART = "Continue: with random weights they separate slowly. If they do not, change the rate and add a warm-up"
+THROUGH = "Continue: good runs pass through it. If it lasts, raise the head's rate and start biases at the prior"
 
 
 @dataclass(frozen=True)
@@ -102,22 +114,16 @@ def diagnose(readings: Sequence[Reading]) -> Verdict:
     """Diagnose a training from all readings; the first one is from before the first step."""
     now = readings[-1]
     if not math.isfinite(now.loss) or now.loss > DIVERGED * max(readings[0].loss, now.floor):
-        return Verdict(
-            "diverged",
-            f"the loss is {_number(now.loss)}, it was {_number(readings[0].loss)} at the start",
-            "Use a rate ten times lower, a warm-up, or clip gradients",
-        )
+        reason = f"the loss is {_number(now.loss)}, it was {_number(readings[0].loss)} at the start"
+        return Verdict("diverged", reason, SLOWER)
     one_point = 1 - now.cosine < ONE_POINT and not _as_at_the_start(readings)
     # independent of the loss: the probe may be easier than the floor's documents
     if one_point and now.commonest >= SAME_FOR_ALL:
         return _collapsed(now)
     best = min(reading.loss for reading in readings if math.isfinite(reading.loss))
     if best < BELOW * now.floor and now.loss > DIVERGED * best:
-        return Verdict(
-            "diverged",
-            f"the loss is {_of_floor(now)} of the floor, it was {best / now.floor:.0%}: what was learned gets lost",
-            "Use a rate ten times lower, or a warm-up",
-        )
+        reason = f"the loss is {_of_floor(now)} of the floor, it was {best / now.floor:.0%}: what was learned gets lost"
+        return Verdict("diverged", reason, KEEP_WHAT_IS_LEARNED)
     if now.loss < BELOW * now.floor:
         return Verdict("healthy", f"the loss is {_of_floor(now)} of the floor, {now.distinct} different first labels")
     if one_point:
@@ -132,16 +138,11 @@ def _as_at_the_start(readings: Sequence[Reading]) -> bool:
 
 
 def _collapsed(now: Reading) -> Verdict:
-    where = (
-        f"the vectors of all documents are one point (mean cosine {now.cosine:.4f}), loss {_of_floor(now)} of the floor"
-    )
+    where = f"the vectors of all documents are one point (mean cosine {now.cosine:.4f})"
+    where = f"{where}, loss {_of_floor(now)} of the floor"
     if now.pull_over_gradient > 1:
-        return Verdict("collapsed", f"{where}; dominated by L2: {_pull(now)}", _L2_REMEDY)
-    return Verdict(
-        "collapsed",
-        where,
-        "It will not recover. Start again with a rate ten times lower and a warm-up over a tenth of the steps",
-    )
+        return Verdict("collapsed", f"{where}; {_pull(now)}", WITHOUT_L2)
+    return Verdict("collapsed", where, START_AGAIN)
 
 
 def _above_or_at_the_floor(readings: Sequence[Reading]) -> Verdict:
@@ -149,35 +150,21 @@ def _above_or_at_the_floor(readings: Sequence[Reading]) -> Verdict:
     where = f"the loss is {_of_floor(now)} of the floor"
     if now.pull_over_gradient > 1:
         name: VerdictName = "collapsed" if now.commonest >= SAME_FOR_ALL else "under-trained"
-        return Verdict(name, f"{where}; dominated by L2: {_pull(now)}", _L2_REMEDY)
+        return Verdict(name, f"{where}; {_pull(now)}", WITHOUT_L2)
     if now.gradient_over_eps < 1:
-        return Verdict(
-            "under-trained",
-            f"{where}; eps-limited: the optimiser's eps decides steps, a gradient is {now.gradient_over_eps:.1g} of it",
-            "Sum the loss over labels instead of taking the mean, lower eps, or raise the rate",
-        )
+        limited = f"eps-limited: the optimiser's eps decides steps, a gradient is {now.gradient_over_eps:.1g} of it"
+        return Verdict("under-trained", f"{where}; {limited}", BELOW_EPS)
     fastest = max((r.update_ratio for r in readings if not math.isnan(r.update_ratio)), default=math.nan)
     if fastest < SLOW:
-        return Verdict(
-            "under-trained",
-            f"{where}; updates are at most {fastest:.1g} of the weights",
-            "Use a rate ten times higher",
-        )
+        return Verdict("under-trained", f"{where}; updates are at most {fastest:.1g} of the weights", FASTER)
     if 1 - now.cosine < ONE_POINT:
-        return Verdict(
-            "under-trained",
-            f"{where}; the vectors of all documents are one point (mean cosine {now.cosine:.4f}), as at the start",
-            "Continue: with random weights they separate slowly. If they do not, change the rate and add a warm-up",
-        )
+        one = f"the vectors of all documents are one point (mean cosine {now.cosine:.4f}), as at the start"
+        return Verdict("under-trained", f"{where}; {one}", APART)
     if now.loss > NEAR * now.floor:
         how, remedy = _movement(now.loss / before.loss)
         return Verdict("under-trained", f"{where} and {how}", remedy)
     same = f"{now.commonest:.0%} of the documents have the same first label"
-    return Verdict(
-        "on the plateau",
-        f"{where}, vectors still differ (mean cosine {now.cosine:.3f}), {same}",
-        "Continue: good runs pass through it. If it lasts, raise the head's rate and start biases at the prior",
-    )
+    return Verdict("on the plateau", f"{where}, vectors still differ (mean cosine {now.cosine:.3f}), {same}", THROUGH)
 
 
 def _movement(ratio: float) -> tuple[str, str]:
@@ -189,11 +176,8 @@ def _movement(ratio: float) -> tuple[str, str]:
     return "not falling", "Use a rate ten times lower and a warm-up"
 
 
-_L2_REMEDY = "Use adamw, whose decay stays out of the gradient, or weight_decay 0, or sum the loss over labels"
-
-
 def _pull(now: Reading) -> str:
-    return f"the L2 term is {now.pull_over_gradient:.1f} times the gradient"
+    return f"dominated by L2: the L2 term is {now.pull_over_gradient:.1f} times the gradient"
 
 
 def _of_floor(now: Reading) -> str:
@@ -203,8 +187,6 @@ def _of_floor(now: Reading) -> str:
 def _number(value: float) -> str:
     return f"{value:.3g}"
 
-
-log = logging.getLogger("labelwise")
 
 SAMPLE_EVERY = 10
 """Steps between two samples of gradients."""
@@ -217,14 +199,14 @@ ATTENTION_DOCUMENTS = 16
 class CollapseMonitor:
     """Diagnoses a training after every validation; see `readings` and `verdict`."""
 
-    def __init__(self, fitting: Fit, config: MonitorConfig) -> None:
+    def __init__(self, fitting: NetworkFitting, config: MonitorConfig) -> None:
         self.fitting, self.config = fitting, config
         self.verdict: Verdict | None = None
         self.in_a_row = 0
         self.steps = StepSampler(fitting.module, fitting.config.optimiser)
         rows = np.random.default_rng(fitting.config.seed).permutation(len(fitting.train))[: config.probe]
         self.rows = rows[np.argsort(fitting.lengths[rows], kind="stable")]
-        self.floor = fitting.output.constant_loss(fitting.train.labels, self.rows)
+        self.floor = fitting.head.constant_loss(fitting.train.labels, self.rows)
         first = self._read_probe()
         if math.isnan(self.floor):  # a head whose loss has no simple floor
             self.floor = first.loss
@@ -279,7 +261,7 @@ class CollapseMonitor:
 
     @torch.inference_mode()
     def _read_probe(self) -> Reading:
-        module, head = self.fitting.module, self.fitting.output
+        module, head = self.fitting.module, self.fitting.head
         was_training = module.training
         module.eval()
         parts, loss = [], 0.0
@@ -300,7 +282,7 @@ class CollapseMonitor:
 
     def _load(self, rows: np.ndarray) -> Loaded:
         """Some training documents as they are predicted, on the device."""
-        device, batch = self.fitting.output.device, self.fitting.load(rows)
+        device, batch = self.fitting.head.device, self.fitting.load(rows)
         return Loaded(tuple(part.to(device) for part in batch.inputs), batch.targets.to(device))
 
     def _attention_entropy(self) -> tuple[float, ...]:
@@ -371,19 +353,15 @@ class StepSampler:
         ]
 
     def _weights(self) -> list[Tensor]:
-        return [
-            p.detach().view(-1)[at.to(p.device)].double() for p, at in zip(self.matrices, self.indices, strict=True)
-        ]
+        return [_sampled(p.detach(), at) for p, at in zip(self.matrices, self.indices, strict=True)]
 
     def _measure(self, before: list[Tensor]) -> dict[str, float]:
         updates, gradients, ratios = [], [], []
-        for parameter, indices, old in zip(self.matrices, self.indices, before, strict=True):
+        for parameter, indices, old, new in zip(self.matrices, self.indices, before, self._weights(), strict=True):
             if parameter.grad is None or parameter.grad.is_sparse:
                 continue
-            new = parameter.detach().view(-1)[indices.to(parameter.device)].double()
-            gradient = parameter.grad.view(-1)[indices.to(parameter.device)].double()
             updates.append(_root_mean_square(new - old) / max(_root_mean_square(old), 1e-30))
-            gradients.append(_root_mean_square(gradient))
+            gradients.append(_root_mean_square(_sampled(parameter.grad, indices)))
             ratios.append(self.decay * _root_mean_square(old) / max(gradients[-1], 1e-30))
         if not updates:
             return {}
@@ -401,6 +379,10 @@ class StepSampler:
         seen, self.seen = [sample for sample in self.seen if sample], []
         keys = seen[0] if seen else {}
         return {key: float(np.median([sample[key] for sample in seen])) for key in keys}
+
+
+def _sampled(table: Tensor, indices: Tensor) -> Tensor:
+    return table.view(-1)[indices.to(table.device)].double()
 
 
 def _root_mean_square(values: Tensor) -> float:

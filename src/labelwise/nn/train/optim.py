@@ -75,8 +75,6 @@ class RowOptimiser(Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Update the rows with gradients; a dense gradient updates all. Closures are not supported."""
-        if closure is not None:
-            raise TypeError("closures are not supported")
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -94,19 +92,33 @@ class RowOptimiser(Optimizer):
             rows, gradient = gradient._indices()[0], gradient._values()
         if self._decay_is_decoupled(group):
             self._decay(parameter, group, rows)
-        tables = _TouchedRows(state, parameter, rows)
-        if rows is not None and self._plain_adam(parameter, gradient, group):
-            self._adam_rows(tables, rows, gradient, group, int(state["step"]))
+        moments = {name: self._table(state, parameter, name) for name in self._moments(group)}
+        if rows is not None and self._plain_adam(parameter, gradient):
+            self._adam_rows([parameter, *moments.values(), rows, gradient.contiguous()], group, int(state["step"]))
             return
-        weights = _take(parameter, rows)
+        weights, *touched = (_take(table, rows) for table in (parameter, *moments.values()))
         if group["weight_decay"] and not self._decay_is_decoupled(group):
             gradient = gradient + group["weight_decay"] * weights
-        weights -= self.rule(gradient, tables, group, int(state["step"]))
-        _put(parameter, rows, weights)
+        weights -= self.rule(gradient, touched, group, int(state["step"]))
+        for table, values in zip((parameter, *moments.values()), (weights, *touched), strict=True):
+            _put(table, rows, values)
+
+    def _moments(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """Names of the tables beside the weights, as torch calls them."""
+        if self.name == "sgd":
+            return ("momentum_buffer",) if group["momentum"] else ()
+        return ("sum",) if self.name == "adagrad" else ("exp_avg", "exp_avg_sq")
+
+    def _table(self, state: dict[str, Any], parameter: Tensor, name: str) -> Tensor:
+        """A table of moments, created when first needed."""
+        if name not in state:
+            start = self.defaults["initial_accumulator_value"] if name == "sum" else 0.0
+            state[name] = torch.full_like(parameter, start, memory_format=torch.preserve_format)
+        return state[name]
 
     # --- the usual case on a CPU, in one pass ---
 
-    def _plain_adam(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> bool:
+    def _plain_adam(self, parameter: Tensor, gradient: Tensor) -> bool:
         """Whether the kernel supports this update."""
         return (
             self.rule is _adam
@@ -115,9 +127,8 @@ class RowOptimiser(Optimizer):
             and parameter.is_contiguous()
         )
 
-    def _adam_rows(
-        self, tables: _TouchedRows, rows: Tensor, gradient: Tensor, group: dict[str, Any], step: int
-    ) -> None:
+    def _adam_rows(self, tensors: Sequence[Tensor], group: dict[str, Any], step: int) -> None:
+        """Update weights and moments; `tensors` are these, the rows and their gradients."""
         from labelwise.kernels.networks import update_rows
 
         beta1, beta2 = group["betas"]
@@ -125,11 +136,11 @@ class RowOptimiser(Optimizer):
         settings = (
             decay, beta1, beta2, group["lr"] / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step), group["eps"],
         )  # fmt: skip
-        moments = (tables.whole("exp_avg"), tables.whole("exp_avg_sq"))
         kernel: Any = update_rows
-        arrays = [part.detach().numpy() for part in (tables.parameter, *moments, rows, gradient.contiguous())]
+        arrays = [part.detach().numpy() for part in tensors]
         numbers = [np.float32(number) for number in settings]
-        parts = ranges(len(rows), threads() if gradient.numel() > FEW else 1)
+        *_, rows, gradient = arrays
+        parts = ranges(len(rows), threads() if gradient.size > FEW else 1)
         run_all(lambda part: kernel(*arrays, *part, *numbers), parts)
 
     # --- postponed decay ---
@@ -162,12 +173,11 @@ class RowOptimiser(Optimizer):
             state["faded"].index_fill_(0, rows, float(state["fading"]))
 
     @torch.no_grad()
-    def catch_up(self, parameter: Tensor | None = None, rows: Tensor | None = None) -> None:
-        """Apply postponed decay: to all tables, or to some rows of one table before they are read."""
-        chosen = list(self.state) if parameter is None else [parameter]
-        for one in chosen:
-            if "faded" in self.state[one]:
-                self._apply_missed_decay(one, rows)
+    def catch_up(self) -> None:
+        """Apply postponed decay to all tables, so that they may be read."""
+        for parameter, state in self.state.items():
+            if "faded" in state:
+                self._apply_missed_decay(parameter, None)
 
 
 def _take(table: Tensor, rows: Tensor | None) -> Tensor:
@@ -180,74 +190,37 @@ def _put(table: Tensor, rows: Tensor | None, values: Tensor) -> None:
         table.detach().index_copy_(0, rows, values)
 
 
-class _TouchedRows:
-    """The moments of the rows with gradients."""
-
-    def __init__(self, state: dict[str, Any], parameter: Tensor, rows: Tensor | None) -> None:
-        self.state, self.parameter, self.rows = state, parameter, rows
-
-    def whole(self, name: str, start: float = 0.0) -> Tensor:
-        """The whole table, created when first needed."""
-        if name not in self.state:
-            self.state[name] = torch.full_like(self.parameter, start, memory_format=torch.preserve_format)
-        return self.state[name]
-
-    def change(self, name: str, change: Callable[[Tensor], Tensor], start: float = 0.0) -> Tensor:
-        """Read the rows of a table, change them in place, write and return them."""
-        table = self.whole(name, start)
-        values = change(_take(table, self.rows))
-        _put(table, self.rows, values)
-        return values
+# --- update rules: moments change in place; what is subtracted from the weights, with torch's formulas ---
 
 
-# --- update rules: what is subtracted from the weights, with torch's formulas ---
-
-
-def _adam(gradient: Tensor, tables: _TouchedRows, group: dict[str, Any], step: int) -> Tensor:
-    beta1, beta2 = group["betas"]
-    first = tables.change("exp_avg", lambda m: m.lerp_(gradient, 1 - beta1))
-    second = tables.change("exp_avg_sq", lambda v: v.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2))
+def _adam(gradient: Tensor, moments: Sequence[Tensor], group: dict[str, Any], step: int) -> Tensor:
+    (first, second), (beta1, beta2) = moments, group["betas"]
+    first.lerp_(gradient, 1 - beta1)
+    second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
     denominator = (second.sqrt() / math.sqrt(1 - beta2**step)).add_(group["eps"])
     return first / denominator * (group["lr"] / (1 - beta1**step))
 
 
-def _adagrad(gradient: Tensor, tables: _TouchedRows, group: dict[str, Any], step: int) -> Tensor:
-    start = group["initial_accumulator_value"]
-    total = tables.change("sum", lambda s: s.addcmul_(gradient, gradient), start)
+def _adagrad(gradient: Tensor, moments: Sequence[Tensor], group: dict[str, Any], step: int) -> Tensor:
+    total = moments[0].addcmul_(gradient, gradient)
     rate = group["lr"] / (1 + (step - 1) * group["lr_decay"])
     return rate * gradient / total.sqrt().add_(group["eps"])
 
 
-def _sgd(gradient: Tensor, tables: _TouchedRows, group: dict[str, Any], step: int) -> Tensor:
-    momentum = group["momentum"]
-    if not momentum:
+def _sgd(gradient: Tensor, moments: Sequence[Tensor], group: dict[str, Any], step: int) -> Tensor:
+    if not moments:
         return group["lr"] * gradient
-    velocity = tables.change("momentum_buffer", lambda v: v.mul_(momentum).add_(gradient))
-    return group["lr"] * (gradient + momentum * velocity if group["nesterov"] else velocity)
+    velocity = moments[0].mul_(group["momentum"]).add_(gradient)
+    return group["lr"] * (gradient + group["momentum"] * velocity if group["nesterov"] else velocity)
 
 
-_RULES: dict[str, Callable[..., Tensor]] = {
-    "adam": _adam,
-    "adamw": _adam,
-    "adagrad": _adagrad,
-    "sgd": _sgd,
-}
+_RULES: dict[str, Callable[..., Tensor]] = {"adam": _adam, "adamw": _adam, "adagrad": _adagrad, "sgd": _sgd}
 
 
 REMEMBERED = 5
 """Gradient norms that adaptive clipping remembers."""
-# Names of the settings: ours and torch's.
-TORCH_NAMES = {
-    "betas": "betas",
-    "eps": "eps",
-    "momentum": "momentum",
-    "nesterov": "nesterov",
-    "rho": "rho",
-    "rate_decay": "lr_decay",
-    "initial_sum": "initial_accumulator_value",
-}
-
-
+TORCH_NAMES = {"rate_decay": "lr_decay", "initial_sum": "initial_accumulator_value"}
+"""Names of settings that torch calls otherwise."""
 FUSED_ON = {"adagrad": {"cpu"}}
 """Devices with fused kernels, if not all: not every torch has Adagrad's for GPUs."""
 
@@ -265,13 +238,12 @@ class Optimisers:
 
     parts: tuple[Optimizer, ...]
     names: dict[Tensor, str]
-    base_rates: tuple[tuple[dict[str, Any], float], ...]
-    """Each parameter group and its learning rate before the schedule."""
 
     def set_rates(self, factor: float) -> None:
-        """Set the learning rates of the next step."""
-        for group, rate in self.base_rates:
-            group["lr"] = rate * factor
+        """Set the learning rates of the next step, by those before the schedule."""
+        for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = group["initial_lr"] * factor
 
     def step(self) -> None:
         """Update the weights."""
@@ -336,7 +308,7 @@ def make_optimisers(
     for prefix in (*head, *rows):
         if not any(name.startswith(prefix) for name in named):
             raise ConfigError(f"no trainable parameter has a name that begins with '{prefix}'")
-    by_row = {name for name in named if name.startswith(tuple(rows))} | (_sparse_tables(module) & set(named))
+    by_row = {name for name in named if name.startswith(tuple(rows))} | _sparse_tables(module)
     parts: list[Optimizer] = []
     dense = _groups(module, {n: p for n, p in named.items() if n not in by_row}, config, head)
     if dense:
@@ -345,8 +317,7 @@ def make_optimisers(
     if sparse:
         check_by_row(config)
         parts.append(RowOptimiser(sparse, config.name, _torch_settings(config)))
-    base = tuple((group, group["lr"]) for part in parts for group in part.param_groups)
-    return Optimisers(tuple(parts), {p: name for name, p in named.items()}, base)
+    return Optimisers(tuple(parts), {p: name for name, p in named.items()})
 
 
 def check_by_row(config: OptimiserConfig) -> None:
@@ -379,7 +350,10 @@ def _groups(
         no_decay |= config.decay_on == "matrices_but_embeddings" and parameter in embeddings
         rate = head_rate if name.startswith(tuple(head)) else body_rate
         groups.setdefault((rate, 0.0 if no_decay else decay), []).append(parameter)
-    return [{"params": params, "lr": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]
+    return [
+        {"params": params, "lr": rate, "initial_lr": rate, "weight_decay": decay}
+        for (rate, decay), params in groups.items()
+    ]
 
 
 def _embeddings(part: nn.Module) -> Iterable[Tensor]:
@@ -391,7 +365,7 @@ def _embeddings(part: nn.Module) -> Iterable[Tensor]:
 
 def _torch_settings(config: OptimiserConfig) -> dict[str, Any]:
     """The settings of the config under torch's names; the others have torch's defaults."""
-    given = {theirs: getattr(config, ours) for ours, theirs in TORCH_NAMES.items()}
+    given = {TORCH_NAMES.get(name, name): getattr(config, name) for name in config.owners()}
     settings = {key: value for key, value in given.items() if value is not None}
     return {**settings, "amsgrad": True} if config.name == "amsgrad" else settings
 
@@ -510,13 +484,11 @@ class Averaging:
     def __init__(self, config: AveragingConfig, parameters: Mapping[str, Tensor]) -> None:
         self.config = config
         self.parameters = dict(parameters)
-        self.averages: list[Tensor] = []
+        self.averages: dict[str, Tensor] = {}
         self.count = 0
 
-    def is_due(
-        self, step: int, total_steps: int, epochs_done: int, epoch_ended: bool, time_fraction: float = 0.0
-    ) -> bool:
-        """Whether to average the weights after this step (counted from 1).
+    def is_due(self, step: int, total: int, epochs_done: int, epoch_ended: bool, time_fraction: float) -> bool:
+        """Whether to average the weights after this step (counted from 1, of `total`).
 
         `time_fraction` is the fraction of the time budget that is used: it may end training long before the last step.
         """
@@ -525,23 +497,22 @@ class Averaging:
         if self.config.kind == "ema":
             return True
         start = 0.5 if self.config.start is None else self.config.start
-        begun = max(step / total_steps, time_fraction) >= start if start < 1 else epochs_done >= start
+        begun = max(step / total, time_fraction) >= start if start < 1 else epochs_done >= start
         return begun and (epoch_ended if self.config.every is None else step % self.config.every == 0)
 
     @torch.no_grad()
     def update(self) -> None:
         """Add the current weights to the average."""
-        now = list(self.parameters.values())
         self.count += 1
         if not self.averages:
-            self.averages = [parameter.detach().clone() for parameter in now]
+            self.averages = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
             return
         if self.config.kind == "swa":
             weight = 1 / min(self.count, self.config.window or self.count)
         else:
             decay = 0.999 if self.config.decay is None else self.config.decay
             weight = 1 - min(decay, self.count / (9 + self.count))
-        torch._foreach_lerp_(self.averages, now, weight)
+        torch._foreach_lerp_(list(self.averages.values()), list(self.parameters.values()), weight)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -555,19 +526,13 @@ class Averaging:
     @torch.no_grad()
     def swap(self) -> None:
         """Exchange averages and weights."""
-        for average, parameter in zip(self.averages, self._averaged_parameters(), strict=True):
-            kept = parameter.detach().clone()
-            parameter.copy_(average)
+        for name, average in self.averages.items():
+            kept = self.parameters[name].detach().clone()
+            self.parameters[name].copy_(average)
             average.copy_(kept)
 
-    def _averaged_parameters(self) -> Sequence[Tensor]:
-        return list(self.parameters.values()) if self.averages else []
-
-    def state(self) -> dict[str, Tensor]:
-        """The averages by parameter name."""
-        return dict(zip(self.parameters, self.averages, strict=True)) if self.averages else {}
-
-    def restore(self, state: Mapping[str, Tensor], count: int) -> None:
-        """Restore what `state` returned, and the number of averaged states."""
+    def restore(self, averages: Mapping[str, Tensor], count: int) -> None:
+        """Restore the averages, if there were any, and the number of averaged states."""
         self.count = count
-        self.averages = [state[name].to(p.device, copy=True) for name, p in self.parameters.items()] if state else []
+        named = self.parameters.items() if averages else ()
+        self.averages = {name: averages[name].to(parameter.device, copy=True) for name, parameter in named}

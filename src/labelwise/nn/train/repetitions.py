@@ -26,24 +26,11 @@ from labelwise.io.folder import Folder, FolderWriter, get_tensor
 from labelwise.io.tensors import counts_of
 from labelwise.labelspace.bucket_search import BucketSearch
 from labelwise.labelspace.buckets import BucketTables, RepartitionConfig, read_lookups, repartitioned
-from labelwise.nn.buckets import (
-    BucketTargets,
-    NetworkShape,
-    Repetition,
-    SparseMLP,
-    SparseRows,
-    bucket_loss,
-    feature_tables,
-    label_tables,
-    network_shape,
-    repetition_of,
-    sparse_rows,
-    stacked_networks,
-    stores_tables,
-)
+from labelwise.nn.buckets import NetworkShape, Repetition, feature_rows, label_tables, network_shape, stores_tables
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.inputs import training_batches
-from labelwise.nn.train.loop import metrics_to_validate, train, validation_metrics
+from labelwise.nn.sparse_mlp import BucketTargets, SparseMLP, SparseRows, bucket_loss
+from labelwise.nn.train.loop import Fitting, metrics_to_validate, train, validation_metrics
 from labelwise.runtime.budget import Budget
 from labelwise.runtime.device import torch_threads
 from labelwise.runtime.job import FILE, Job, Stored, flat
@@ -105,9 +92,8 @@ class BucketData:
         return network_shape(self.config, self.features.shape[1])
 
     def hashed(self, numbers: Sequence[int]) -> list[np.ndarray] | None:
-        """The rows of features in the networks' tables; None where they are the features' numbers."""
-        tables = feature_tables(self.config, self.features.shape[1])
-        return None if tables is None else [tables.table(number) for number in numbers]
+        """The rows of features in the networks' tables."""
+        return feature_rows(self.config, self.features.shape[1], numbers)
 
     @property
     def stored(self) -> Stored:
@@ -145,9 +131,7 @@ def train_repetitions(data: BucketData, job: Job, numbers: Sequence[int]) -> dic
                 fitting = RepetitionFitting(data, training, network, numbers, tables)
                 train(fitting, training, job=part, title=title)
         own = stores_tables(data.config)
-        trained = [
-            repetition_of(network, row, number, tables[row] if own else None) for row, number in enumerate(numbers)
-        ]
+        trained = [network.repetition(row, key, tables[row] if own else None) for row, key in enumerate(numbers)]
     return {one.number: one if one.is_finite else None for one in trained}
 
 
@@ -193,11 +177,11 @@ def _repartition_all(
     settings, labels = data.config.repartition or RepartitionConfig(), data.labels
     changed = []
     for row, number in enumerate(numbers):
-        own = stacked_networks([repetition_of(network, row, 0, None)], data.shape).to(network.table.device)
+        own = SparseMLP.of_repetition(network.repetition(row, 0, None), data.shape).to(network.table.device)
         columns = None if hashed is None else [hashed[row]]
 
         def scores(documents: np.ndarray, own: SparseMLP = own, columns: Any = columns) -> np.ndarray:
-            rows = sparse_rows(pick_rows(data.features, documents), 1, columns)
+            rows = SparseRows.of(pick_rows(data.features, documents), 1, columns)
             with torch.inference_mode():
                 return own.scores_by_output(rows.to(own.table.device))[0].cpu().numpy()
 
@@ -209,41 +193,40 @@ def _repartition_all(
 # --- what the training loop fits ---
 
 
-class RepetitionFitting:
+@dataclass
+class RepetitionFitting(Fitting):
     """Fitting of some repetitions.
 
     Parameters
     ----------
     data, training
         Data, and settings of the loop.
-    network
+    module
         The repetitions' networks, stacked.
     numbers, tables
         Per repetition its number and the buckets of its labels.
     """
 
-    def __init__(
-        self,
-        data: BucketData,
-        training: TrainingConfig,
-        network: SparseMLP,
-        numbers: Sequence[int],
-        tables: list[np.ndarray],
-    ) -> None:
-        self.data, self.training, self.module = data, training, network
-        self.numbers, self.tables, self.hashed = list(numbers), tables, data.hashed(numbers)
-        self.n_buckets, last = data.config.buckets, len(network.weights)
-        self.head, self.rows = (f"biases.{last}", f"weights.{last - 1}" if last else "table"), ("table",)
-        self.ones = np.ones(data.labels.shape[0], np.int64)
+    data: BucketData
+    training: TrainingConfig
+    module: SparseMLP
+    numbers: Sequence[int]
+    tables: list[np.ndarray]
+
+    def __post_init__(self) -> None:
+        self.hashed, last = self.data.hashed(self.numbers), len(self.module.weights)
+        self.head_names = f"biases.{last}", f"weights.{last - 1}" if last else "table"
+        self.row_tables = ("table",)
 
     def batches(self, epoch: int) -> Sequence[np.ndarray]:
         """Batches of documents, shuffled in each epoch, equal for all repetitions; sorted within a batch."""
-        return [np.sort(rows) for rows in training_batches(self.ones, self.training, epoch)]
+        ones = np.ones(self.data.labels.shape[0], np.int64)
+        return [np.sort(rows) for rows in training_batches(ones, self.training, epoch)]
 
     def load(self, item: np.ndarray, epoch: int) -> Batch:
         """Load sparse rows and the buckets of their labels."""
-        rows = sparse_rows(pick_rows(self.data.features, item), len(self.tables), self.hashed)
-        targets = BucketTargets.of_rows(self.data.labels, item, self.tables, self.n_buckets)
+        rows = SparseRows.of(pick_rows(self.data.features, item), len(self.tables), self.hashed)
+        targets = BucketTargets.of_rows(self.data.labels, item, self.tables, self.data.config.buckets)
         return rows.indptr, rows.columns, rows.values, targets.indices, targets.fractions
 
     def loss(self, batch: Batch) -> Tensor:
@@ -256,7 +239,7 @@ class RepetitionFitting:
     def _search(self) -> BucketSearch:
         given = dict(zip(self.numbers, self.tables, strict=True))
         n_labels = self.data.labels.shape[1]
-        return BucketSearch(BucketTables(n_labels, self.n_buckets, tuple(self.numbers), given=given))
+        return BucketSearch(BucketTables(n_labels, self.data.config.buckets, tuple(self.numbers), given=given))
 
     def validate(self, budget: Budget) -> dict[str, float]:
         """Precision and nDCG on the held-out documents, with these repetitions only."""
@@ -268,7 +251,7 @@ class RepetitionFitting:
         with progress("validating", count) as step:
             for begin in range(0, count, VALIDATED_AT_ONCE):
                 some = pick_rows(features, slice(begin, begin + VALIDATED_AT_ONCE))
-                rows = sparse_rows(some, len(self.tables), self.hashed)
+                rows = SparseRows.of(some, len(self.tables), self.hashed)
                 scores = self.module.scores_by_output(rows.to(self.module.table.device))
                 parts.append(self._search.best(scores.float().cpu().numpy(), min(k, self.data.labels.shape[1])))
                 step(some.shape[0])
