@@ -68,7 +68,7 @@ def train(folder: Path, given, stage: str) -> dict[str, float]:
         """In place of the check of memory that begins a stage."""
         check(need, *named, **options)
         Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-        figures.update({f"{stage} estimate": need.total, f"{stage} before": memory("VmRSS")})
+        figures.update({f"{stage} estimate": need(hold=0).total, f"{stage} before": memory("VmRSS")})
         began[:] = time.perf_counter(), time.process_time()
 
     def end(*_, **__) -> None:

@@ -163,7 +163,9 @@ def test_the_memory_estimate_counts_dense_numbers_at_their_size():
     half = rows._replace(dense=dense.astype(np.float16))
     assert bytes_of(rows, labels).bytes - bytes_of(half, labels).bytes == dense.nbytes // 2
     joined = sparse.csr_array(np.hstack([left.toarray(), dense]))
-    found, expected = (training_need(one, tree.aggregate(labels), tree, SolverConfig()).total for one in (rows, joined))
+    found, expected = (
+        training_need(one, tree.aggregate(labels), tree, TrainingSettings()).total for one in (rows, joined)
+    )
     assert found == pytest.approx(expected, rel=0.02)
 
 

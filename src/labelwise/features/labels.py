@@ -26,6 +26,7 @@ from labelwise.features.rows import (
     HeldRows,
     batches_of,
     hold_rows,
+    sparse_and_dense,
 )
 from labelwise.io.tensors import all_finite, mapping_of, release_pages
 from labelwise.runtime import threads as parallel
@@ -124,10 +125,7 @@ def with_label_texts(described: Any, texts: sparse.csr_array, weight: float) -> 
 
 def two_blocks(features: Any) -> tuple[sparse.csr_array, np.ndarray]:
     """A CSR and a dense float32 block, both checked, from CSR, dense or `Blocks`; a missing block has no columns."""
-    if hasattr(features, "sparse") and hasattr(features, "dense"):
-        csr, dense = features.sparse, features.dense
-    else:
-        csr, dense = (features, None) if sparse.issparse(features) else (None, features)
+    csr, dense = sparse_and_dense(features)
     given: list[Any] = [canonical_features(block) for block in (csr, dense) if block is not None]
     if not given:
         raise DataError("there are no features: neither a sparse nor a dense block is given")

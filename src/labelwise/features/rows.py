@@ -85,6 +85,13 @@ def stacked(above: FeatureRows, below: FeatureRows) -> FeatureRows:
     return above._replace(indptr=indptr, indices=indices, data=data, shape=shape, dense=dense, unused=0)
 
 
+def sparse_and_dense(features: Any) -> tuple[Any, np.ndarray | None]:
+    """The blocks of features of any type, unchanged; None for one that there is not."""
+    if isinstance(features, Blocks | FeatureRows):
+        return features.sparse, features.dense
+    return (features, None) if sparse.issparse(features) else (None, features)
+
+
 def blocks_of(features: Any) -> tuple[Any, np.ndarray]:
     """A sparse and a dense block (without columns where there is none) from CSR, `FeatureRows`, dense or `Blocks`.
 

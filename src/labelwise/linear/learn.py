@@ -28,15 +28,12 @@ from labelwise.linear.solver import (
     Chunk,
     InitialWeights,
     LevelTrainer,
-    PassLimit,
-    SolverPace,
     chunks_of,
     squared_norms,
 )
 from labelwise.linear.train import documents_of, scaled
 from labelwise.linear.trees import Learned, LinearTrees, TrainingStatistics, document_counts
 from labelwise.linear.weights import ChunkedWeights, ChunkPart, PackedWeights
-from labelwise.runtime.budget import NO_LIMIT
 
 MAX_GROWTH = 2
 """A lowest node accepts new labels up to this multiple of the largest one's size; then the next best does."""
@@ -202,8 +199,7 @@ def _train(
     if settings.relevance:
         target = scaled(target)
     chunks = [chunk for chunk in chunks if chunk.first < chunk.last and (chunk.rows is None or len(chunk.rows))]
-    limit = PassLimit(NO_LIMIT, NO_LIMIT, SolverPace(features))
-    trainer = LevelTrainer(features, norms, target, settings.solver, settings.relevance, seed, limit, initial)
+    trainer = LevelTrainer(features, norms, target, settings, seed, initial=initial)
     return {chunk.first: part for chunk, part in zip(chunks, trainer.train(chunks, f"level {depth + 1}"), strict=True)}
 
 

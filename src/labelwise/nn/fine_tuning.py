@@ -369,7 +369,8 @@ def linear_head(
     offsets = np.array([0, targets.shape[1]]) if parents is None else parents.offsets
     chunks = chunks_of(offsets, None if parents is None else _documents(parents))
     limit = PassLimit(budget, budget, SolverPace(rows))
-    trainer = LevelTrainer(rows, squared_norms(rows), targets, solver, weighted, seed, limit)
+    settings = TrainingSettings(solver, relevance=weighted)
+    trainer = LevelTrainer(rows, squared_norms(rows), targets, settings, seed, limit)
     weight = np.zeros((targets.shape[1], vectors.shape[1]), np.float32)
     bias = np.empty(targets.shape[1], np.float32)
     for chunk, part in zip(chunks, trainer.train(chunks, "initial weights"), strict=True):
