@@ -123,7 +123,10 @@ def as_csr(features: Any) -> Any:
 
 
 def unit_rows(features: Any) -> Any:
-    """Features (CSR, dense or `Blocks`) with every document scaled to unit L2 norm; documents without features stay."""
+    """Features (CSR, dense or `Blocks`) with every document scaled to unit L2 norm; documents without features stay.
+
+    No array is shared with the given ones but the offsets: training renumbers columns in place.
+    """
     if isinstance(features, Blocks):
         parts = [part for part in (features.sparse, features.dense) if part is not None]
         norms = np.sqrt(sum(_squares(part) for part in parts))
@@ -156,7 +159,7 @@ def _divided(features: Any, norms: np.ndarray) -> Any:
     if isinstance(features, np.ndarray):
         return features * factors[:, None].astype(features.dtype)
     data = features.data * np.repeat(factors, np.diff(features.indptr))
-    return csr_of(data, features.indices, features.indptr, features.shape)
+    return csr_of(data, features.indices.copy(), features.indptr, features.shape)
 
 
 # --- feature order ---
