@@ -71,9 +71,9 @@ def test_feature_norm_takes_one_copy_of_the_features_and_leaves_those_of_the_use
         return plain(*given, **named)
 
     monkeypatch.setattr(train, "train_tree", watched)
-    for norm in (None, None, "l2"):  # what the first fit loads does not count
+    for scaled in (None, None, "l2"):  # what the first fit loads does not count
         tracemalloc.start()
-        lw.LinearTree(feature_norm=norm, trees=1, leaf_size=4, branching=4).fit(features, labels)
+        lw.LinearTree(feature_norm=scaled, trees=1, leaf_size=4, branching=4).fit(features, labels)
         tracemalloc.stop()
     assert held[2] < held[1] + features.data.nbytes / 4
     np.testing.assert_array_equal(features.indices, columns)
