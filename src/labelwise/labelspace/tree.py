@@ -17,7 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.dataset import canonical_csr
-from labelwise.errors import ConfigError, DataError, ModelFormatError
+from labelwise.errors import DataError, ModelFormatError
 from labelwise.io.folder import get_tensor
 from labelwise.io.tensors import are_offsets, are_sizes, in_range
 from labelwise.topk import NO_LABEL
@@ -128,14 +128,7 @@ class LabelTree:
 
     @classmethod
     def balanced(
-        cls,
-        label_features: Any,
-        leaf_size: int = 100,
-        branching: int = 16,
-        seed: int = 0,
-        max_iterations: int = 20,
-        top_nodes: int | None = None,
-        starts: int | None = None,
+        cls, label_features: Any, leaf_size: int = 100, branching: int = 16, seed: int = 0, top_nodes: int | None = None
     ) -> LabelTree:
         """Groups of equal size by balanced spherical 2-means, then every `branching` neighbours under one node.
 
@@ -149,40 +142,27 @@ class LabelTree:
             Children per node of the other levels.
         seed
             Seed of the initial pairs of labels of each split.
-        max_iterations
-            Maximum iterations per split.
         top_nodes
             Maximum nodes of the top level; None: `branching`.
-        starts
-            Initial pairs of labels per split, of which the best is used; not given: as in `clustering.halve`.
         """
-        from labelwise.labelspace.clustering import halve
+        from labelwise.labelspace.clustering import check_branching, halve
 
-        _check_branching(branching)
-        order, edges = halve(label_features, leaf_size, seed, max_iterations, starts)
+        check_branching(branching)
+        order, edges = halve(label_features, leaf_size, seed)
         levels = [edges]
         while len(levels[0]) - 1 > (top_nodes or branching):
             levels.insert(0, np.append(levels[0][:-1:branching], len(order)))
         return cls.from_bounds(order, levels)
 
     @classmethod
-    def kway(
-        cls,
-        label_features: Any,
-        branching: int = 16,
-        leaf_size: int = 100,
-        seed: int = 0,
-        slack: float = 1.0,
-        max_iterations: int = 20,
-    ) -> LabelTree:
+    def kway(cls, label_features: Any, branching: int = 16, leaf_size: int = 100, seed: int = 0) -> LabelTree:
         """Split every node into `branching` clusters by spherical k-means: shallow trees, for a large `branching`.
 
-        Parameters are those of `balanced`, and `slack`: the maximum size of a cluster as a multiple of the equal size.
+        Parameters are those of `balanced`.
         """
         from labelwise.labelspace.clustering import cluster
 
-        _check_branching(branching)
-        return cls.from_bounds(*cluster(label_features, branching, leaf_size, seed, slack, max_iterations))
+        return cls.from_bounds(*cluster(label_features, branching, leaf_size, seed))
 
     @classmethod
     def from_parents(cls, parents: Mapping[str, str | None], label_names: Sequence[str]) -> LabelTree:
@@ -256,11 +236,6 @@ class LabelTree:
         if fault is not None:
             raise ModelFormatError(f"{path}: {prefix} is not a label tree: {fault}")
         return cls(levels, label_order)
-
-
-def _check_branching(branching: int) -> None:
-    if branching < 2:
-        raise ConfigError(f"branching must be 2 children or more, got {branching}")
 
 
 def _with_columns(matrix: sparse.csr_array, columns: np.ndarray, count: int) -> sparse.csr_array:
