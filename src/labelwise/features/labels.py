@@ -123,7 +123,7 @@ def with_label_texts(described: Any, texts: sparse.csr_array, weight: float) -> 
     return replace(described, sparse=mixed, dense=((1 - weight) * dense).astype(np.float32, copy=False))
 
 
-def two_blocks(features: Any) -> tuple[sparse.csr_array, np.ndarray]:
+def two_blocks(features: Any) -> tuple[Any, np.ndarray]:
     """A CSR and a dense float32 block, both checked, from CSR, dense or `Blocks`; a missing block has no columns."""
     csr, dense = sparse_and_dense(canonical_features(features))
     rows = (csr if dense is None else dense).shape[0]

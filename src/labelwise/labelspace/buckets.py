@@ -101,8 +101,7 @@ class BucketTables:
             raise ValueError("only hashes can be computed for single labels")
         rows = np.empty((end - begin, len(self)), self.dtype)
         if self.hash == "universal":
-            kernel: Any = universal_rows
-            kernel(begin, *self._factors, PRIME, self.n_buckets, rows)
+            universal_rows(begin, *self._factors, PRIME, self.n_buckets, rows)
         else:
             for column, number in enumerate(self.numbers):
                 self._write_hashes(number, begin, rows[:, column])
@@ -131,12 +130,10 @@ class BucketTables:
 
     def _write_hashes(self, number: int, first: int, out: np.ndarray) -> None:
         if self.hash == "murmur":
-            kernel: Any = murmur_buckets
-            kernel(first, len(out), number, self.n_buckets, out)
+            murmur_buckets(first, len(out), number, self.n_buckets, out)
             return
         a, b = universal_factors(self.seed, number)
-        universal: Any = universal_rows
-        universal(first, np.array([a]), np.array([b]), PRIME, self.n_buckets, out[:, None])
+        universal_rows(first, np.array([a]), np.array([b]), PRIME, self.n_buckets, out[:, None])
 
     # --- files of the original MACH ---
 
@@ -296,8 +293,7 @@ def repartitioned(
                 preferred[used] = _best_buckets(_sums(labels, used, centred, n_buckets), preferred.shape[1], offered)
             step(end - begin)
     order = np.argsort(-counts, kind="stable")
-    kernel: Any = least_loaded
-    return kernel(preferred, order, n_buckets).astype(bucket_dtype(n_buckets))
+    return least_loaded(preferred, order, n_buckets).astype(bucket_dtype(n_buckets))
 
 
 def _mean_scores(scores: Scores, n_documents: int) -> np.ndarray:

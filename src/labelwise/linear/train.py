@@ -386,7 +386,8 @@ def train_chunks(level: Level, task: ChunkTask) -> None:
     """A task: train chunks and write them, unless an attempt before has done so."""
     if task.path.exists() and read_shard(task.path, task.fingerprint) is not None:
         return
-    trainer = LevelTrainer(*level.examples.open(), level.target, level.settings, level.seed)
+    features, norms = level.examples.open()
+    trainer = LevelTrainer(features, norms, level.target, level.settings, level.seed)
     parts = trainer.train_pieces([level.pieces[first] for first in task.firsts], "chunks")
     tensors = _to_tensors({(level.depth, first): part for first, part in parts.items()})
     written = keep_finished(task.path, CHUNKS, task.fingerprint, CHUNKS_FILE, tensors)
