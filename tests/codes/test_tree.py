@@ -18,7 +18,8 @@ from labelwise.labelspace.tree import LabelTree
 
 def tree_of_ids(parents, homes):
     """From the parent of each node and the node of each label."""
-    return LabelTree.from_bounds(*bounds_from_ids(parents, homes))
+    names = list(map(str, range(len(parents))))
+    return LabelTree.from_bounds(*bounds_from_ids(np.array(parents, np.int64), np.array(homes, np.int64), names))
 
 
 def random_features(count, seed=0):

@@ -222,20 +222,13 @@ class LabelTree:
         sizes, parents, label_order = (
             get_tensor(tensors, f"{prefix}.{part}", path) for part in ("sizes", "parents", "label_order")
         )
-        valid = (
-            sizes.ndim == parents.ndim == label_order.ndim == 1
-            and sizes.dtype == np.int64
-            and 0 < len(sizes) <= MAX_LEVELS
-            and (sizes > 0).all()
-            and are_sizes(sizes, len(parents))
-        )
-        if not valid:
+        vectors = sizes.ndim == parents.ndim == label_order.ndim == 1 and sizes.dtype == np.int64
+        if not (vectors and 0 < len(sizes) <= MAX_LEVELS and (sizes > 0).all() and are_sizes(sizes, len(parents))):
             raise ModelFormatError(f"{path}: the levels of {prefix} are damaged")
-        levels = tuple(np.split(parents, np.cumsum(sizes)[:-1]))
-        fault = _fault(levels, label_order)
-        if fault is not None:
-            raise ModelFormatError(f"{path}: {prefix} is not a label tree: {fault}")
-        return cls(levels, label_order)
+        try:
+            return cls(tuple(np.split(parents, np.cumsum(sizes)[:-1])), label_order)
+        except DataError as error:
+            raise ModelFormatError(f"{path}: {prefix} is {error.what}") from None
 
 
 def _with_columns(matrix: sparse.csr_array, columns: np.ndarray, count: int) -> sparse.csr_array:
