@@ -105,7 +105,7 @@ def test_a_document_gets_the_same_alone_and_in_company(seed, beam):
 def test_trees_are_searched_together_as_one_by_one(documents, threads):
     X = sparse.vstack([case(1)[0]] * (1 + documents // 25), format="csr")[:documents]
     trees = [case(seed)[1:] for seed in (1, 2, 3)]
-    choices = [None, LabelChoice(allowed=np.arange(40) % 3 > 0), None]
+    choices = [LabelChoice(), LabelChoice(allowed=np.arange(40) % 3 > 0), LabelChoice()]
     with using_threads(threads):
         together = best_of_trees([TreeSearch(*tree) for tree in trees], X, 3, 5, choices)
         for tree, choice, top in zip(trees, choices, together, strict=True):
@@ -166,12 +166,6 @@ def test_fewer_bits_change_little(precision, error):
     exact = beam_search(X, levels, order, 50, 40, "none")
     rough = beam_search(X, [level.stored_as(precision) for level in levels], order, 50, 40, "none")
     np.testing.assert_allclose(rough.to_csr(40).toarray(), exact.to_csr(40).toarray(), atol=error)
-
-
-def test_unknown_post_processors_are_refused():
-    X, levels, order = case(0)
-    with pytest.raises(ConfigError, match="did you mean 'l3_hinge'"):
-        beam_search(X, levels, order, 5, 5, "l3-hinge")
 
 
 def test_a_beam_and_a_post_processor_per_level():
