@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Process texts in blocks of similar size on all threads, with rows written to few large arrays.
 #
 # Each thread's worker appends the rows of block after block to its arrays and records where each document's rows are.
-# Texts with letters that a kernel cannot lower-case (see `kernels.text.words`) are lower-cased by Python first. A
+# Texts with letters that a kernel cannot lower-case (see `kernels.words`) are lower-cased by Python first. A
 # worker with a `rewriter` rewrites each block before its kernel reads it.
 
 BLOCK_BYTES = 1 << 21

@@ -347,9 +347,16 @@ class LevelTrainer:
     """
 
     def __init__(
-        self, features: FeatureRows, norms: np.ndarray, targets: Any, settings: TrainingSettings, seed: int,
-        limit: PassLimit | None = None, initial: InitialWeights | None = None, folder: Path | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        features: FeatureRows,
+        norms: np.ndarray,
+        targets: Any,
+        settings: TrainingSettings,
+        seed: int,
+        limit: PassLimit | None = None,
+        initial: InitialWeights | None = None,
+        folder: Path | None = None,
+    ) -> None:
         self.features, self.norms, self.targets = features, norms, FeatureRows.of(targets)
         self.solver, self.weighted, self.seed = settings.solver, settings.relevance, seed
         self.limit = limit or PassLimit(NO_LIMIT, NO_LIMIT, SolverPace(features))
@@ -435,9 +442,15 @@ class LevelTrainer:
         return part if start is None else start.completed(part, chunk.first, self.solver.max_weights)
 
     def _train_group(
-        self, chunk: Chunk, first: int, local: LocalRows, start: ChunkStart | None, bias: float, max_passes: int,
+        self,
+        chunk: Chunk,
+        first: int,
+        local: LocalRows,
+        start: ChunkStart | None,
+        bias: float,
+        max_passes: int,
         row_counts: np.ndarray,
-    ) -> Group:  # fmt: skip
+    ) -> Group:
         """Train up to 16 children of a chunk from `first` on, and add their kept weights to the counts per feature."""
         from labelwise.kernels import solver as kernels
 

@@ -195,9 +195,13 @@ def train_trees(
 
 
 def train_tree(
-    examples: TrainingExamples, tree: LabelTree, targets: Sequence[Any], settings: TrainingSettings, job: Job,
+    examples: TrainingExamples,
+    tree: LabelTree,
+    targets: Sequence[Any],
+    settings: TrainingSettings,
+    job: Job,
     seed: int = 0,
-) -> list[ChunkedWeights]:  # fmt: skip
+) -> list[ChunkedWeights]:
     """Train the weights of every level, from the top.
 
     Parameters
