@@ -20,14 +20,7 @@ from scipy import sparse
 from labelwise.data.csr import read_only
 from labelwise.data.dataset import canonical_csr, canonical_features
 from labelwise.errors import ConfigError, DataError
-from labelwise.features.rows import (
-    ENTRY_BYTES,
-    FeatureRows,
-    HeldRows,
-    batches_of,
-    hold_rows,
-    sparse_and_dense,
-)
+from labelwise.features.rows import ENTRY_BYTES, FeatureRows, HeldRows, batches_of, hold_rows, sparse_and_dense
 from labelwise.io.tensors import all_finite, mapping_of, release_pages
 from labelwise.runtime import threads as parallel
 

@@ -11,13 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from scipy import sparse
 
-from labelwise.data.csr import (
-    Blocks,
-    MappedCsrBuilder,
-    csr_of,
-    offsets_of,
-    read_only,
-)
+from labelwise.data.csr import Blocks, MappedCsrBuilder, csr_of, offsets_of, read_only
 from labelwise.data.dataset import CSR, row_pieces
 from labelwise.data.out_of_core import range_of_rows
 from labelwise.errors import DataError, ModelFormatError

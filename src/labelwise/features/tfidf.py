@@ -54,13 +54,7 @@ from labelwise.features.words import Rewriter, RewriterPool, WordAnalysis
 from labelwise.io import tensors as pages
 from labelwise.io.folder import get_tensor, strings_from_tensors, strings_to_tensors
 from labelwise.kernels.characters import character_codes, look_up_characters
-from labelwise.kernels.term_rows import (
-    UNKNOWN,
-    count_kept,
-    look_up,
-    write_columns,
-    write_rows,
-)
+from labelwise.kernels.term_rows import UNKNOWN, count_kept, look_up, write_columns, write_rows
 from labelwise.kernels.term_table import as_bytes, as_positions
 from labelwise.kernels.words import folding_table
 from labelwise.runtime.threads import run_all

@@ -24,14 +24,7 @@ from labelwise.features.rows import FeatureRows, stacked
 from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.search import beam_search
 from labelwise.linear.settings import TrainingSettings
-from labelwise.linear.solver import (
-    Chunk,
-    InitialWeights,
-    LevelTrainer,
-    SolverConfig,
-    chunks_of,
-    squared_norms,
-)
+from labelwise.linear.solver import Chunk, InitialWeights, LevelTrainer, SolverConfig, chunks_of, squared_norms
 from labelwise.linear.train import documents_of, scaled
 from labelwise.linear.trees import Learned, LinearTrees, TrainingStatistics, document_counts
 from labelwise.linear.weights import ChunkedWeights, ChunkPart, PackedWeights

@@ -19,14 +19,7 @@ from pydantic import BeforeValidator, Field
 from labelwise.config import Decides
 from labelwise.data.csr import csr_of, pick_rows
 from labelwise.errors import ConfigError
-from labelwise.features.rows import (
-    ENTRY_BYTES,
-    FeatureRows,
-    batches_of,
-    hold_rows,
-    is_mapped,
-    sparse_and_dense,
-)
+from labelwise.features.rows import ENTRY_BYTES, FeatureRows, batches_of, hold_rows, is_mapped, sparse_and_dense
 from labelwise.formatting import size
 from labelwise.io.tensors import mapping_of
 from labelwise.labelspace.tree import LabelTree

@@ -28,21 +28,9 @@ from labelwise.features.featurizers import Given, Words
 from labelwise.features.labels import pifa, with_label_texts
 from labelwise.features.rows import FeatureOrder, FeatureRows, OrderedFeatures
 from labelwise.io import folder as store
-from labelwise.io.tensors import (
-    all_finite,
-    are_sizes,
-    counts_of,
-    in_range,
-    is_increasing,
-)
+from labelwise.io.tensors import all_finite, are_sizes, counts_of, in_range, is_increasing
 from labelwise.labelspace.tree import LabelTree
-from labelwise.linear.memory import (
-    bytes_of,
-    check_memory,
-    clustering_need,
-    clusters_at_once,
-    training_need,
-)
+from labelwise.linear.memory import bytes_of, check_memory, clustering_need, clusters_at_once, training_need
 from labelwise.linear.search import beam_search
 from labelwise.linear.settings import TrainingSettings, UserInput
 from labelwise.linear.solver import (
