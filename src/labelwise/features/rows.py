@@ -63,12 +63,6 @@ class FeatureRows(NamedTuple):
         """Dense columns."""
         return self.dense.shape[1]
 
-    @property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """All arrays by name."""
-        arrays = {"indptr": self.indptr, "indices": self.indices, "data": self.data}
-        return arrays | {"dense": self.dense} if self.n_dense else arrays
-
 
 def stacked(above: FeatureRows, below: FeatureRows) -> FeatureRows:
     """The documents of two, which have the same features and the same dense columns."""
@@ -380,7 +374,7 @@ def copy_rows_to_disk(features: FeatureRows, rows: np.ndarray, folder: Path) -> 
 
 
 def batches_of(
-    items: Sequence[Item], documents: Iterable[np.ndarray], features: FeatureRows, limit: int
+    items: Sequence[Item], documents: Iterable[np.ndarray], features: FeatureRows, limit: float
 ) -> Iterator[tuple[list[Item], np.ndarray]]:
     """Consecutive items with documents that take at most `limit` bytes together, and these documents, ascending.
 

@@ -313,11 +313,7 @@ def _frequent(features: FeatureRows, target: Any, minimum: float, held: int) -> 
 
 def _sampled_rows(features: FeatureRows, documents: list[np.ndarray], held: int) -> Iterator[tuple[int, Any]]:
     """The number of each sample and its documents as CSR, in any order."""
-    numbers = range(len(documents))
-    if not held:
-        yield from ((number, pick_rows(features.sparse, documents[number])) for number in numbers)
-        return
-    for batch, rows in batches_of(numbers, documents, features, held):
+    for batch, rows in batches_of(range(len(documents)), documents, features, held or math.inf):
         copies = csr = None  # freed before others are read
         copies = hold_rows(features, rows)
         csr = csr_of(copies.data, copies.indices, copies.indptr, (len(rows), features.shape[1]))

@@ -57,8 +57,25 @@ class ChunkPart:
         return cls(features, counts, lanes, values, np.concatenate([part.bias for part in parts]))
 
 
+class LevelWeights:
+    """What both layouts of a level have."""
+
+    children_offsets: np.ndarray
+    values: np.ndarray
+
+    @property
+    def n_children(self) -> int:
+        """Number of nodes of this level."""
+        return int(self.children_offsets[-1])
+
+    @property
+    def precision(self) -> str:
+        """The type of the values: float32, float16 or int8."""
+        return self.values.dtype.name
+
+
 @dataclass(frozen=True)
-class ChunkedWeights:
+class ChunkedWeights(LevelWeights):
     """One level: chunk c has the rows ``chunk_offsets[c]:chunk_offsets[c+1]``, row r the entries of its feature.
 
     ``children_offsets[c]:children_offsets[c+1]`` are the chunk's children among the level's nodes; an entry's lane
@@ -73,7 +90,7 @@ class ChunkedWeights:
     lanes: np.ndarray
     values: np.ndarray
     bias: np.ndarray
-    scales: np.ndarray
+    scales: np.ndarray = field(default_factory=lambda: np.empty(0, np.float32))
 
     @classmethod
     def joined(cls, parts: list[ChunkPart], n_features: int, children_offsets: np.ndarray) -> ChunkedWeights:
@@ -92,17 +109,8 @@ class ChunkedWeights:
             )  # fmt: skip
             biases.append(part.bias)
         np.cumsum(counts, out=counts)
-        return cls(
-            n_features,
-            children_offsets.astype(np.int64),
-            rows.astype(np.int64),
-            features,
-            row_offsets,
-            lanes,
-            values,
-            np.concatenate(biases).astype(np.float32),
-            np.empty(0, np.float32),
-        )
+        offsets, bias = children_offsets.astype(np.int64), np.concatenate(biases).astype(np.float32)
+        return cls(n_features, offsets, rows.astype(np.int64), features, row_offsets, lanes, values, bias)
 
     @classmethod
     def from_matrix(cls, weights: Any, bias: np.ndarray, children_offsets: np.ndarray) -> ChunkedWeights:
@@ -116,32 +124,18 @@ class ChunkedWeights:
         features = np.repeat(np.arange(n_features, dtype=np.int32), np.diff(by_feature.indptr))[order]
         chunks, children = chunks[order], by_feature.indices[order]
         starts = np.flatnonzero((np.diff(chunks, prepend=-1) != 0) | (np.diff(features, prepend=-1) != 0))
+        chunk_offsets = _offsets(np.bincount(chunks[starts], minlength=n_chunks))
+        row_offsets = np.append(starts, len(order))
+        lanes = (children - children_offsets[chunks]).astype(lane_type(children_offsets))
+        offsets, values = children_offsets.astype(np.int64), by_feature.data[order]
         return cls(
-            n_features,
-            children_offsets.astype(np.int64),
-            np.append(0, np.cumsum(np.bincount(chunks[starts], minlength=n_chunks))).astype(np.int64),
-            features[starts],
-            np.append(starts, len(order)).astype(np.int64),
-            (children - children_offsets[chunks]).astype(lane_type(children_offsets)),
-            by_feature.data[order],
-            bias.astype(np.float32),
-            np.empty(0, np.float32),
+            n_features, offsets, chunk_offsets, features[starts], row_offsets, lanes, values, bias.astype(np.float32)
         )
-
-    @property
-    def n_children(self) -> int:
-        """Number of nodes of this level."""
-        return int(self.children_offsets[-1])
 
     @property
     def n_weights(self) -> int:
         """Number of non-zero weights."""
         return int(np.count_nonzero(self.values))
-
-    @property
-    def widest(self) -> int:
-        """Number of children of the largest chunk."""
-        return int(np.diff(self.children_offsets).max(initial=0))
 
     def entry_children(self) -> np.ndarray:
         """The node of each entry."""
@@ -197,17 +191,9 @@ class ChunkedWeights:
         lanes = self.lanes.astype(lane_type(offsets), copy=False)
         return replace(self, children_offsets=offsets, bias=bias, lanes=lanes)
 
-    @property
-    def precision(self) -> str:
-        """The type of the values: float32, float16 or int8."""
-        return self.values.dtype.name
-
     def pruned(self, threshold: float) -> ChunkedWeights:
         """Only the weights whose absolute value reaches the threshold, as training with that threshold stores them."""
-        magnitudes = np.abs(self.values.astype(np.float32))
-        if len(self.scales):
-            magnitudes *= self.scales[self.entry_children()]
-        return self._only((magnitudes >= np.float32(threshold)) & (self.values != 0))
+        return self._only((np.abs(self.as_float32().values) >= np.float32(threshold)) & (self.values != 0))
 
     def without_zeros(self) -> ChunkedWeights:
         """Without weights of 0, and without features that have no other."""
@@ -216,13 +202,13 @@ class ChunkedWeights:
 
     def _only(self, kept: np.ndarray) -> ChunkedWeights:
         """With some of the weights, given as a mask."""
-        counts = np.diff(np.concatenate([[0], np.cumsum(kept)])[self.row_offsets])
+        counts = np.diff(_offsets(kept)[self.row_offsets])
         used = counts > 0
         return replace(
             self,
-            chunk_offsets=np.concatenate([[0], np.cumsum(used)])[self.chunk_offsets],
+            chunk_offsets=_offsets(used)[self.chunk_offsets],
             features=self.features[used],
-            row_offsets=np.concatenate([[0], np.cumsum(counts[used])]),
+            row_offsets=_offsets(counts[used]),
             lanes=self.lanes[kept],
             values=self.values[kept],
         )
@@ -249,7 +235,7 @@ A full row is added to the children's sums with vector instructions, which is fa
 
 
 @dataclass(frozen=True, eq=False)
-class PackedWeights:
+class PackedWeights(LevelWeights):
     """One level: the arrays of `kernels.packing`.
 
     Values may be float16 or int8; int8 values are multiplied by the child's `scales`.
@@ -361,11 +347,6 @@ class PackedWeights:
         return tuple(read_only(array) for array in arrays)
 
     @property
-    def n_children(self) -> int:
-        """Number of nodes of this level."""
-        return int(self.children_offsets[-1])
-
-    @property
     def n_weights(self) -> int:
         """Number of non-zero weights."""
         return int(np.count_nonzero(self.values)) + int(np.count_nonzero(self.full_values))
@@ -379,11 +360,6 @@ class PackedWeights:
     def widest(self) -> int:
         """Number of children of the largest chunk."""
         return int(np.diff(self.children_offsets).max(initial=0))
-
-    @property
-    def precision(self) -> str:
-        """The type of the values: float32, float16 or int8."""
-        return self.values.dtype.name
 
     def check(self, chunks: np.ndarray | None = None) -> None:
         """Check those of some (or all) chunks that have not been; raises ModelFormatError if one is damaged."""
@@ -457,24 +433,21 @@ class PackedWeights:
             return False
         if any(array.ndim != 1 or array.dtype != types.get(name, np.int64) for name, array in arrays.items()):
             return False
-        n_chunks = len(self.children_offsets) - 1
-        if any(len(offsets) != 2 * n_chunks + 1 for offsets in (self.set_offsets, self.word_offsets)):
-            return False
-        if any(len(offsets) != 2 * n_chunks + 1 for offsets in (self.range_offsets, self.low_offsets)):
-            return False
-        if len(self.shifts) != 2 * n_chunks or len(self.words) % 2 or len(self.lows) < BYTES:
-            return False
-        # a set of features has at most n_features, so the sums below cannot overflow
-        if not are_offsets(self.set_offsets, int(self.set_offsets[-1])):
+        n_sets = 2 * (len(self.children_offsets) - 1)
+        if len(self.set_offsets) != n_sets + 1 or not are_offsets(self.set_offsets, int(self.set_offsets[-1])):
             return False
         sizes = np.diff(self.set_offsets)
-        if len(sizes) and int(sizes.max()) > self.n_features:
+        if sizes.max(initial=0) > self.n_features:  # so the sums below cannot overflow
             return False
         n_other = int(sizes[1::2].sum())
         n_full = int(sizes[::2] @ np.diff(self.children_offsets))
         n_blocks = -(-n_other // BLOCK)
         return bool(
-            are_offsets(self.word_offsets, len(self.words) // 2)
+            len(self.word_offsets) == len(self.range_offsets) == len(self.low_offsets) == n_sets + 1
+            and len(self.shifts) == n_sets
+            and len(self.words) % 2 == 0
+            and len(self.lows) >= BYTES
+            and are_offsets(self.word_offsets, len(self.words) // 2)
             and are_offsets(self.range_offsets, len(self.starts))
             and are_offsets(self.low_offsets, len(self.lows) - BYTES)
             and len(self.counts) == BLOCK * (n_blocks + 1)
