@@ -265,10 +265,7 @@ class FeatureOrder:
         from labelwise.kernels.packing import renumber_rows
 
         matrix = offsets_of(features), read_only(features.indices), read_only(features.data), self.ranks
-        if features.shape[0] <= MIN_PARALLEL:
-            renumber_rows(*matrix, 0, features.shape[0], out_indices, out_data)
-            return
-        parts = ranges(features.shape[0], 4 * threads())
+        parts = ranges(features.shape[0], 4 * threads() if features.shape[0] > MIN_PARALLEL else 1)
         run_all(lambda part: renumber_rows(*matrix, *part, out_indices, out_data), parts)
 
     @classmethod
@@ -361,15 +358,14 @@ def copy_rows_to_disk(features: FeatureRows, rows: np.ndarray, folder: Path) -> 
             piece = hold_rows(features, rows[begin:end])
             builder.add(np.diff(piece.indptr), piece.indices, piece.data, 1.0)
         matrix = builder.matrix(features.shape[1])
-    except (DataError, OSError) as error:
+    except BaseException as error:
         builder.remove()
+        if not isinstance(error, DataError | OSError):
+            raise
         level = logging.DEBUG if folder in _warned else logging.WARNING
         _warned.add(folder)  # every level of every tree tries again
         log.log(level, "%s; documents of large nodes are not copied, which takes longer", error)
         return None
-    except BaseException:
-        builder.remove()
-        raise
     return HeldRows(rows, offsets_of(matrix), matrix.indices, matrix.data)
 
 

@@ -257,7 +257,7 @@ class _Counter(Worker):
     def __init__(self, texts: Strings, row_ends: np.ndarray, how: Counting) -> None:
         super().__init__(texts, how.config, row_ends, None if how.rewriters is None else how.rewriters.take())
         if self.rewriter is not None:
-            self.rewriter.count_words()
+            self.rewriter.occurrences = np.zeros(0, np.int64)
         self.how = how
         self.table = new_table(how.config)
         self.frequency = np.zeros(0, np.int32)

@@ -281,7 +281,7 @@ class RewriterPool:
 
 
 class Rewriter:
-    """Replaces words of texts. `occurrences` counts each word of `table` once `count_words` was called."""
+    """Replaces words of texts. `occurrences` counts each word of `table`, unless it is None."""
 
     def __init__(self, pool: RewriterPool) -> None:
         self.pool = pool
@@ -289,10 +289,6 @@ class Rewriter:
         self.occurrences: np.ndarray | None = None
         self._replacements = np.empty(0, np.uint8)
         self._starts, self._ends = np.empty(0, np.int64), np.empty(0, np.int64)
-
-    def count_words(self) -> None:
-        """Count occurrences from now on."""
-        self.occurrences = np.zeros(0, np.int64)
 
     def rewrite(self, texts: Strings, lowercase: bool) -> Strings:
         """The texts as analysed words, each followed by a blank."""
@@ -309,12 +305,12 @@ class Rewriter:
         return Strings.packed(buffer, written)
 
     def counted_words(self) -> dict[str, tuple[str, int]]:
-        """For each word seen what it is counted as, and how often it occurred since `count_words`."""
+        """For each word seen what it is counted as, and how often it occurred."""
         words = list(self.table.spell(np.arange(len(self.table))))
-        occurrences = np.zeros(0, np.int64) if self.occurrences is None else self.occurrences
+        assert self.occurrences is not None
         return {
             word: (analysed, times)
-            for word, analysed, times in zip(words, self.pool.analysed(words), occurrences.tolist(), strict=False)
+            for word, analysed, times in zip(words, self.pool.analysed(words), self.occurrences.tolist(), strict=False)
             if times
         }
 

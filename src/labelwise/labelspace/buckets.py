@@ -29,6 +29,8 @@ from labelwise.runtime.progress import progress
 from labelwise.runtime.threads import ranges, run_all, threads
 
 Hash = Literal["murmur", "universal", "balanced"]
+DAMAGED = (OSError, ValueError, OverflowError, SyntaxError, tokenize.TokenError)
+"""What damaged headers of .npy files raise."""
 PRIME = (1 << 31) - 1
 """The modulus of the 2-universal hash; also the maximum number of labels."""
 MAX_BUCKETS = 1 << 24
@@ -84,21 +86,17 @@ class BucketTables:
         """The bucket of every label in one repetition."""
         if self.given is not None and number in self.given:
             return self.given[number]
+        table = np.empty(self.n_items, self.dtype)
         if self.hash == "balanced":
             order = np.random.default_rng([self.seed, number]).permutation(self.n_items)
-            table = np.empty(self.n_items, self.dtype)
             table[order] = np.arange(self.n_items) % self.n_buckets
-            return table
-        table = np.empty(self.n_items, self.dtype)
-        run_all(
-            lambda part: self._write_hashes(number, part[0], table[part[0] : part[1]]), ranges(self.n_items, threads())
-        )
+        else:
+            parts = ranges(self.n_items, threads())
+            run_all(lambda part: self._write_hashes(number, part[0], table[part[0] : part[1]]), parts)
         return table
 
     def rows(self, begin: int, end: int) -> np.ndarray:
         """The buckets of the labels begin to end - 1, [labels, repetitions]; for hashes only, which need no storage."""
-        if self.hash == "balanced" or self.given:
-            raise ValueError("only hashes can be computed for single labels")
         rows = np.empty((end - begin, len(self)), self.dtype)
         if self.hash == "universal":
             universal_rows(begin, *self._factors, PRIME, self.n_buckets, rows)
@@ -109,8 +107,6 @@ class BucketTables:
 
     def rows_of(self, items: np.ndarray) -> np.ndarray:
         """The buckets of any labels [labels, repetitions]; for the universal hash only."""
-        if self.hash != "universal" or self.given:
-            raise ValueError("only the universal hash can be computed for labels in any order")
         factors, shifts = self._factors
         mixed = (items.astype(np.int64)[:, None] * factors + shifts) % PRIME
         return (mixed % self.n_buckets).astype(self.dtype)
@@ -157,13 +153,7 @@ def _read_lookup(folder: Path, number: int, n_items: int, n_buckets: int) -> np.
     path = folder / f"bucket_order_{number}.npy"
     try:
         table = np.lib.format.open_memmap(path, mode="r")  # only plain arrays: neither archives nor objects
-    except (
-        OSError,
-        ValueError,
-        OverflowError,
-        SyntaxError,
-        tokenize.TokenError,
-    ) as error:  # damaged headers raise any of these
+    except DAMAGED as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise DataError(f"cannot read a table of buckets: {why}", path) from None
     try:

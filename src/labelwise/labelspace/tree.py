@@ -302,29 +302,17 @@ def _choose(
     rows, ranks, nodes = (part[nodes != NO_LABEL] for part in (rows, ranks, nodes))
     true_keys = true_rows.astype(np.int64) * n_nodes + true_nodes
     keys = rows.astype(np.int64) * n_nodes + nodes
-    is_true, was_ranked = _in(keys, true_keys), _in(true_keys, np.sort(keys))
+    is_true, was_ranked = np.isin(keys, true_keys), np.isin(true_keys, keys)
     # true and ranked nodes first, then those only true, then those only ranked
     all_rows = np.concatenate([rows, true_rows[~was_ranked]])
     all_nodes = np.concatenate([nodes, true_nodes[~was_ranked]])
-    order = np.lexsort(
-        (
-            np.concatenate([ranks, np.zeros(int((~was_ranked).sum()), ranks.dtype)]),
-            np.concatenate([np.where(is_true, 0, 2), np.ones(int((~was_ranked).sum()), np.int64)]),
-            all_rows,
-        )
-    )
+    n_others = len(all_rows) - len(rows)
+    kinds = np.append(np.where(is_true, 0, 2), np.ones(n_others, np.int64))
+    order = np.lexsort((np.append(ranks, np.zeros(n_others, ranks.dtype)), kinds, all_rows))
     all_rows, all_nodes = all_rows[order], all_nodes[order]
     column = np.arange(len(all_rows)) - np.searchsorted(all_rows, np.arange(len(ranked)))[all_rows]
     kept = column < chosen.shape[1]
     chosen[all_rows[kept], column[kept]] = all_nodes[kept]
-
-
-def _in(values: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Mask of the values that are in the sorted array `among`."""
-    if len(among) == 0:
-        return np.zeros(len(values), bool)
-    indices = np.minimum(np.searchsorted(among, values), len(among) - 1)
-    return among[indices] == values
 
 
 def children_of(nodes: np.ndarray, offsets: np.ndarray) -> np.ndarray:

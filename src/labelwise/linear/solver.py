@@ -31,7 +31,7 @@ from labelwise.features.rows import (
 )
 from labelwise.io import tensors as pages
 from labelwise.io.tensors import counts_of, release_pages
-from labelwise.linear.weights import ChunkedWeights, ChunkPart
+from labelwise.linear.weights import ChunkedWeights, ChunkPart, bits_of
 from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.memory import block_bytes
 from labelwise.runtime.progress import progress
@@ -64,14 +64,6 @@ class LocalRows(NamedTuple):
     """Squared norms."""
     features: np.ndarray
     """The index of each feature among all."""
-
-    @property
-    def solver_dense(self) -> np.ndarray:
-        """`dense` as the kernel takes it: float16 as its bits, read-only, so that it is compiled for few types."""
-        dense = self.dense.view()
-        dense = dense.view(np.uint16) if dense.dtype == np.float16 else dense
-        dense.flags.writeable = False
-        return dense
 
     def scaled(self, steps: np.ndarray) -> LocalRows:
         """The same documents with each feature multiplied by a number."""
@@ -462,6 +454,7 @@ class LevelTrainer:
         costs = self._buffer("costs", (n, LANES), np.float32) if self.weighted else plain
         entries = int((local.ends - local.starts).sum())
         block = max(n, 1) if entries < BLOCKED_FROM else max(1, n * BLOCK_ENTRIES // entries)
+        dense = read_only(bits_of(local.dense))
         loss = ("squared_hinge", "hinge", "logistic").index(solver.loss)
         kernels.lane_targets(
             self.targets.indptr, self.targets.indices, self.targets.data, local.rows, first, width, signs, costs,
@@ -472,7 +465,7 @@ class LevelTrainer:
         if start is not None:
             start.load(first, width, bias, weights, offsets)
         passes = kernels.solve_lanes(
-            local.starts, local.ends, local.indices, local.values, local.dense_rows, local.solver_dense,
+            local.starts, local.ends, local.indices, local.values, local.dense_rows, dense,
             local.first_dense, local.norms, signs, costs, self.weighted, width, loss, np.float32(bias),
             np.float32(solver.tolerance), max_passes, self.seed + first, block, weights, offsets,
         )  # fmt: skip
@@ -600,9 +593,9 @@ def work_per_pass(rows: Any, children: Any) -> Any:
     return rows * -(-children // LANES)
 
 
-def squared_norms(features: FeatureRows, block: int = 1 << 12) -> np.ndarray:
+def squared_norms(features: FeatureRows) -> np.ndarray:
     """The squared norm of each row, float32; computed in blocks of rows to save memory."""
-    norms = np.zeros(features.shape[0], np.float32)
+    norms, block = np.zeros(features.shape[0], np.float32), 1 << 12
     for first in range(0, len(norms), block):
         bounds = features.indptr[first : first + block + 1]
         data = features.data[bounds[0] : bounds[-1]]

@@ -275,7 +275,7 @@ class PackedWeights(LevelWeights):
         chunk_parts, set_parts = ranges(n_chunks, threads()), ranges(2 * n_chunks, threads())
         given = [
             read_only(array)
-            for array in (level.chunk_offsets, level.features, level.row_offsets, level.lanes, _bits(level.values))
+            for array in (level.chunk_offsets, level.features, level.row_offsets, level.lanes, bits_of(level.values))
         ]
         children, full = read_only(level.children_offsets), np.empty(len(level.features), np.bool_)
         n_full, n_other, n_entries = (np.empty(n_chunks, np.int64) for _ in range(3))
@@ -322,7 +322,7 @@ class PackedWeights(LevelWeights):
         chunk_offsets, first_entries = _offsets(n_rows), _offsets(n_weights)
         features, counts = np.empty(int(chunk_offsets[-1]), np.int32), np.empty(int(chunk_offsets[-1]), np.int64)
         lanes = np.empty(int(first_entries[-1]), self.lanes.dtype)
-        values = np.empty(len(lanes), _bits(self.values).dtype)
+        values = np.empty(len(lanes), bits_of(self.values).dtype)
         outputs = chunk_offsets, first_entries, features, counts, lanes, values
         run_all(lambda part: kernels.unpack_rows(*tables, *part, *outputs), parts)
         return ChunkedWeights(
@@ -341,8 +341,8 @@ class PackedWeights(LevelWeights):
         sizes = np.diff(self.set_offsets)
         full_offsets = _offsets(sizes[::2] * np.diff(self.children_offsets))
         arrays = (
-            full_offsets, _offsets(sizes[1::2]), self.anchors, self.counts, self.lanes, _bits(self.values),
-            _bits(self.full_values),
+            full_offsets, _offsets(sizes[1::2]), self.anchors, self.counts, self.lanes, bits_of(self.values),
+            bits_of(self.full_values),
         )  # fmt: skip
         return tuple(read_only(array) for array in arrays)
 
@@ -469,6 +469,6 @@ def _offsets(sizes: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
 
 
-def _bits(values: np.ndarray) -> np.ndarray:
+def bits_of(values: np.ndarray) -> np.ndarray:
     """Values as kernels take them: float16 as uint16."""
     return values.view(np.uint16) if values.dtype == np.float16 else values
