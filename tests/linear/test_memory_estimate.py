@@ -112,7 +112,7 @@ def need(solver=None, **options) -> MemoryNeed:
 
 
 def trained(features, labels, tree, solver):
-    examples = TrainingExamples(FeatureRows.of(features), labels)
+    examples = TrainingExamples(FeatureRows.of(features))
     return train_tree(examples, tree, tree.aggregate(labels), TrainingSettings(solver), Job())
 
 

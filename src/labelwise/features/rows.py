@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -125,9 +125,14 @@ def unit_rows(features: Any) -> Any:
 
 def unit_rows_on_disk(features: Any, folder: Path) -> Any:
     """`unit_rows` of CSR in a file of the folder, which is mapped; sums are rounded as those of short matrices."""
+    return _mapped(features, unit_rows, folder)
+
+
+def _mapped(features: Any, change: Callable[[Any], Any], folder: Path) -> Any:
+    """CSR with its rows changed, in a file of the folder."""
     builder = MappedCsrBuilder(True, folder)
     for first, last in row_pieces(features.indptr):
-        part = unit_rows(range_of_rows(features, first, last))
+        part = change(range_of_rows(features, first, last))
         builder.add(np.diff(part.indptr), part.indices, part.data, 1.0)
         release_pages(features.indices)
         release_pages(features.data)
@@ -158,7 +163,7 @@ def _divided(features: Any, norms: np.ndarray) -> Any:
 # numbering are untouched; a model stores the order beside its weights.
 
 PIECE_ENTRIES = 1 << 22
-"""Entries that are read from a file, or written to one, at a time."""
+"""Entries that are read from a file at a time."""
 MIN_PARALLEL = 64  # documents up to which one thread is faster than several
 MAX_FEATURES = 1 << 30
 """A model stores one number per feature, whether it occurs or not."""
@@ -207,7 +212,7 @@ class FeatureOrder:
         """
         csr, dense = blocks_of(features)
         order = cls.by_frequency(csr, dense.shape[1])
-        ordered = order.apply(csr, in_place) if folder is None else order._apply_on_disk(csr, folder)
+        ordered = order.apply(csr, in_place) if folder is None else _mapped(csr, order.apply, folder)
         # all features that occur have the lowest numbers
         n_seen = max((int(piece.max(initial=-1)) for piece in in_pieces(ordered.indices)), default=-1) + 1
         shape = (csr.shape[0], len(order.original))
@@ -227,15 +232,6 @@ class FeatureOrder:
         indices, data = np.empty_like(features.indices), np.empty_like(features.data)
         self._renumber(features, indices, data)
         return csr_of(data, indices, features.indptr, features.shape)
-
-    def _apply_on_disk(self, features: Any, folder: Path) -> Any:
-        builder = MappedCsrBuilder(True, folder)
-        for first, last in row_pieces(features.indptr, PIECE_ENTRIES):
-            part = self.apply(range_of_rows(features, first, last))
-            builder.add(np.diff(part.indptr), part.indices, part.data, 1.0)
-            release_pages(features.indices)
-            release_pages(features.data)
-        return builder.matrix(features.shape[1])
 
     def rows(self, features: Any) -> FeatureRows:
         """Renumbered documents to predict for, as arrays: building a matrix takes longer than scoring a document.

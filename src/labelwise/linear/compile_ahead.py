@@ -140,8 +140,8 @@ def _solver(_precision: str) -> None:
     from labelwise.runtime.job import Job
 
     tree = LabelTree.from_bounds(np.arange(FEW), [np.arange(0, FEW + 1, 2)])  # small nodes, so that rows are copied
-    examples = TrainingExamples(FeatureRows.of(_few_documents()), _few_documents())
-    train_tree(examples, tree, tree.aggregate(examples.labels), TrainingSettings(), Job())
+    examples = TrainingExamples(FeatureRows.of(_few_documents()))
+    train_tree(examples, tree, tree.aggregate(_few_documents()), TrainingSettings(), Job())
 
 
 def _few_documents() -> Any:

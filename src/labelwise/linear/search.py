@@ -155,23 +155,18 @@ def _runs(levels: Sequence[PackedWeights]) -> list[_Run]:
         range(len(levels)), lambda depth: (levels[depth].lanes.dtype, levels[depth].values.dtype)
     ):
         depths = list(group)
-        arrays = [_arrays(levels[depth]) for depth in depths]
-        rows = [
-            [*address_row(level_arrays), levels[depth].widest, children_before[depth]]
-            for depth, level_arrays in zip(depths, arrays, strict=True)
-        ]
+        arrays, rows = [], []
+        for depth in depths:  # in the kernel's order, which does not check types; copied only if not aligned
+            level = levels[depth]
+            small = (np.require(array, np.float32, ["C", "A"]) for array in (level.bias, level.scales))
+            arrays.append([level.children_offsets, *level.sets, *level.rows, *small, level.checked])
+            rows.append([*address_row(arrays[-1]), level.widest, children_before[depth]])
         lanes, values = arrays[0][13:15]
         lane, value, word, byte = (np.empty(0, one) for one in (lanes.dtype, values.dtype, np.uint64, np.uint8))
         bounds = depths[0] == 0, depths[-1] == len(levels) - 1
         given = np.array(rows, np.int64), lane, value, word, byte, *bounds
         runs.append(_Run(given, arrays, slice(depths[0], depths[-1] + 1)))
     return runs
-
-
-def _arrays(level: PackedWeights) -> list[np.ndarray]:
-    """A level's arrays in the kernel's order, which does not check their types; copied only if not aligned."""
-    small = np.require(level.bias, np.float32, ["C", "A"]), np.require(level.scales, np.float32, ["C", "A"])
-    return [level.children_offsets, *level.sets, *level.rows, *small, level.checked]
 
 
 def beam_search(

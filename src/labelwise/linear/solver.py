@@ -223,10 +223,6 @@ class SolverPace:
             self.work, self.seconds = self.work + work, self.seconds + seconds
             self.trained += 1
 
-    def per_pass(self) -> float:
-        """Seconds of one thread per unit of work and pass."""
-        return self.seconds / self.work
-
 
 class PassLimit:
     """Passes for the chunks of a level.
@@ -254,7 +250,7 @@ class PassLimit:
         with self._lock:
             left, self.left = max(self.left, work), self.left - work
         available = self.budget.remaining() * min(threads(), left / work)
-        allowed = int(min(available / (self.pace.per_pass() * left), max_passes))
+        allowed = int(min(available / (self.pace.seconds / self.pace.work * left), max_passes))
         return max(allowed, 0 if self.whole.expired() and self.pace.trained else 1)
 
     def add(self, first: int, work: float, passes: float, seconds: float, limit: int | None) -> None:

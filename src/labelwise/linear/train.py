@@ -112,8 +112,8 @@ class TrainingExamples:
 
     Parameters
     ----------
-    features, labels
-        Renumbered by frequency, with the dense columns last; CSR [documents, labels].
+    features
+        Renumbered by frequency, with the dense columns last.
     user_negatives
         CSR [documents, labels]: additional negative documents for the siblings of a label.
     folder
@@ -123,7 +123,6 @@ class TrainingExamples:
     """
 
     features: FeatureRows
-    labels: Any
     user_negatives: Any = None
     folder: Path | None = None
     tasks: Tasks = HERE
@@ -153,7 +152,7 @@ def train_trees(
     `user_negatives` [documents, labels] are additional negative documents for the siblings of a label. The time budget
     decides how many trees are trained: there is always one, with fewer passes of the solver if necessary.
     """
-    examples = TrainingExamples(ordered.rows, labels, user_negatives, ordered.folder, job.tasks or HERE)
+    examples = TrainingExamples(ordered.rows, user_negatives, ordered.folder, job.tasks or HERE)
     targets = trees[0].aggregate(labels)
     for tree in trees:
         settings.search.check(tree.depth)

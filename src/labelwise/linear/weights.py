@@ -57,21 +57,17 @@ class ChunkPart:
         return cls(features, counts, lanes, values, np.concatenate([part.bias for part in parts]))
 
 
+@dataclass(frozen=True)
 class LevelWeights:
-    """What both layouts of a level have."""
+    """What both layouts of a level have; `children_offsets` are where the children of each chunk begin and end."""
 
+    n_features: int
     children_offsets: np.ndarray
-    values: np.ndarray
 
     @property
     def n_children(self) -> int:
         """Number of nodes of this level."""
         return int(self.children_offsets[-1])
-
-    @property
-    def precision(self) -> str:
-        """The type of the values: float32, float16 or int8."""
-        return self.values.dtype.name
 
 
 @dataclass(frozen=True)
@@ -82,8 +78,6 @@ class ChunkedWeights(LevelWeights):
     counts from the first of them. Values may be float16 or int8; int8 values are multiplied by the child's `scales`.
     """
 
-    n_features: int
-    children_offsets: np.ndarray
     chunk_offsets: np.ndarray
     features: np.ndarray
     row_offsets: np.ndarray
@@ -241,8 +235,6 @@ class PackedWeights(LevelWeights):
     Values may be float16 or int8; int8 values are multiplied by the child's `scales`.
     """
 
-    n_features: int
-    children_offsets: np.ndarray
     set_offsets: np.ndarray
     word_offsets: np.ndarray
     words: np.ndarray
@@ -360,6 +352,11 @@ class PackedWeights(LevelWeights):
     def widest(self) -> int:
         """Number of children of the largest chunk."""
         return int(np.diff(self.children_offsets).max(initial=0))
+
+    @property
+    def precision(self) -> str:
+        """The type of the values: float32, float16 or int8."""
+        return self.values.dtype.name
 
     def check(self, chunks: np.ndarray | None = None) -> None:
         """Check those of some (or all) chunks that have not been; raises ModelFormatError if one is damaged."""

@@ -59,7 +59,6 @@ from labelwise.runtime.device import computing_device, torch_threads
 from labelwise.runtime.job import Arrays, Job
 from labelwise.runtime.memory import free_memory
 from labelwise.runtime.progress import stage
-from labelwise.runtime.tasks import HERE
 from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK
 
@@ -310,7 +309,7 @@ def matched_nodes(
     top = LabelTree(tree.parents[:depth], np.arange(width, dtype=np.int32))
     ordered = FeatureOrder.learn(features[0])
     settings = TrainingSettings(search=SearchSettings(beam=k), negatives="matcher")
-    examples = TrainingExamples(ordered.rows, targets[-1], tasks=HERE)
+    examples = TrainingExamples(ordered.rows)
     with stage("the matcher"):
         levels = train_tree(examples, top, targets, settings, Job(budget=budget), seed)
     ranked = []
