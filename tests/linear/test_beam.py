@@ -152,12 +152,12 @@ def test_labels_can_be_left_out_and_weighed():
     X, levels, order = case(1)
     allowed = np.zeros(40, bool)
     allowed[[3, 17, 30]] = True
-    top = beam_search(X, levels, order, 10, 5, choice=LabelChoice(allowed=allowed))
+    top = TreeSearch(levels, order).best(X, 10, 5, LabelChoice(allowed=allowed))
     assert set(top.ids[top.ids >= 0].tolist()) <= set(order[allowed].tolist())
     assert ((top.ids >= 0).sum(1) == 3).all()
     extra = np.zeros(40, np.float32)
     extra[7] = 1000
-    assert (beam_search(X, levels, order, 50, 1, choice=LabelChoice(extra=extra)).ids == order[7]).all()
+    assert (TreeSearch(levels, order).best(X, 50, 1, LabelChoice(extra=extra)).ids == order[7]).all()
 
 
 @pytest.mark.parametrize(("precision", "error"), [("float16", 5e-3), ("int8", 0.1)])

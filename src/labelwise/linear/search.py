@@ -176,10 +176,9 @@ def beam_search(
     beam: int | tuple[int, ...],
     k: int,
     post_processor: str | tuple[str, ...] = "l3_hinge",
-    choice: LabelChoice = ALL_LABELS,
 ) -> TopK:
     """A single search, without keeping the prepared tree."""
-    return TreeSearch(levels, label_order, post_processor).best(features, beam, k, choice)
+    return TreeSearch(levels, label_order, post_processor).best(features, beam, k)
 
 
 T = TypeVar("T", int, str)

@@ -7,7 +7,6 @@ Finished chunks are kept in the folder of the job, and may be trained by its tas
 
 from __future__ import annotations
 
-import heapq
 import logging
 import secrets
 import shutil
@@ -357,7 +356,6 @@ def trained_elsewhere(
     groups = [
         ChunkTask(firsts, shards.new_path().absolute(), shards.fingerprint)
         for firsts in balanced(work, TASKS_PER_SLOT * tasks.slots)
-        if firsts
     ]
 
     def read(task: ChunkTask, _result: None) -> dict[int, ChunkPart] | None:
@@ -388,13 +386,9 @@ def train_chunks(level: Level, task: ChunkTask) -> None:
 
 def balanced(work: Mapping[int, float], count: int) -> list[tuple[int, ...]]:
     """At most `count` groups with about the same work, each with its chunks in order; the largest work first."""
-    groups: list[list[int]] = [[] for _ in range(max(1, min(count, len(work))))]
-    totals = [(0.0, number) for number in range(len(groups))]
-    for first in sorted(work, key=lambda first: (-work[first], first)):
-        total, number = heapq.heappop(totals)
-        groups[number].append(first)
-        heapq.heappush(totals, (total + work[first], number))
-    return [tuple(sorted(groups[number])) for _, number in sorted(totals, reverse=True)]
+    ordered = sorted(work, key=lambda first: (-work[first], first))
+    count = min(count, len(ordered))
+    return [tuple(sorted(ordered[number::count])) for number in range(count)]
 
 
 # --- shards ---
