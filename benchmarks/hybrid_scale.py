@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -52,8 +51,8 @@ def train(folder: Path, given, stage: str) -> dict[str, float]:
     Finished work is kept in the folder, so that `solve` begins with the tree, and an interrupted one resumes.
     """
     import labelwise as lw
-    from labelwise.linear import trees as linear_trees
-    from labelwise.methods import linear_tree
+    from labelwise.labelspace import clustering
+    from labelwise.linear import train as linear
     from labelwise.runtime.job import Job
 
     features, labels = blocks(folder, "train"), sparse.csr_array(sparse.load_npz(folder / "train_labels.npz"))
@@ -62,13 +61,13 @@ def train(folder: Path, given, stage: str) -> dict[str, float]:
     few = np.arange(2000)
     model.fit(features[few], labels[few])  # compiles
     figures: dict[str, float] = {}
-    check, began = linear_tree.check_memory, []
+    check, began = linear.check_memory, []
 
     def begin(need, *named, **options) -> None:
         """In place of the check of memory that begins a stage."""
         check(need, *named, **options)
         Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-        figures.update({f"{stage} estimate": need.total, f"{stage} before": memory("VmRSS")})
+        figures.update({f"{stage} estimate": need(hold=0).total, f"{stage} before": memory("VmRSS")})
         began[:] = time.perf_counter(), time.process_time()
 
     def end(*_, **__) -> None:
@@ -79,11 +78,13 @@ def train(folder: Path, given, stage: str) -> dict[str, float]:
         if stage == "cluster":
             raise StageEnded
 
+    def watched(*given, report: bool = True) -> None:
+        """The check before clustering has no report, that before solving has one."""
+        (end if report and stage == "cluster" else begin)(*given, report=report)
+
+    linear.check_memory = watched
     if stage == "cluster":
-        linear_tree.check_memory, linear_trees.check_memory = begin, end
-        linear_tree.LabelTree.balanced = partial(linear_tree.LabelTree.balanced, max_iterations=given.iterations)
-    else:
-        linear_trees.check_memory = begin
+        clustering.MAX_ITERATIONS = given.iterations
     try:
         model.fit(features, labels, job=Job(folder=folder / "unfinished"))
     except StageEnded:

@@ -158,10 +158,12 @@ def pecos_trees(corpus: Corpus, python: str, seeds: list[int]) -> dict[int, tupl
 def our_tree(corpus: Corpus, seed: int, starts: int) -> tuple[Any, float]:
     """Our tree and its CPU seconds."""
     from labelwise.features.labels import pifa
+    from labelwise.labelspace import clustering
     from labelwise.labelspace.tree import LabelTree
 
+    clustering.STARTS, clustering.FEW_LABELS = starts, corpus.labels.shape[1]
     begin = time.process_time()
-    tree = LabelTree.balanced(pifa(corpus.features, corpus.labels, keep=500), seed=seed, starts=starts)
+    tree = LabelTree.balanced(pifa(corpus.features, corpus.labels, keep=500), seed=seed)
     return tree, time.process_time() - begin
 
 

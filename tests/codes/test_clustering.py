@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
+from labelwise.data.csr import Blocks
 from labelwise.errors import ConfigError, DataError
 from labelwise.labelspace import clustering
 from labelwise.labelspace.clustering import cluster, halve
@@ -48,7 +49,9 @@ def odd_features(draw):
 
 @given(odd_features(), st.integers(1, 20), st.integers(0, 5), st.integers(1, 4))
 def test_halving_gives_equal_groups_with_every_label_once(features, leaf_size, seed, max_iterations):
-    order, edges = halve(features, leaf_size, seed, max_iterations)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clustering, "MAX_ITERATIONS", max_iterations)
+        order, edges = halve(features, leaf_size, seed)
     count = features.shape[0]
     assert sorted(order.tolist()) == list(range(count))
     sizes = np.diff(edges)
@@ -61,11 +64,11 @@ def test_halving_gives_equal_groups_with_every_label_once(features, leaf_size, s
     assert len(sizes) == min(2**depth, count)
 
 
-@given(
-    odd_features(), st.integers(2, 6), st.integers(1, 20), st.integers(0, 5), st.sampled_from([1.0, 1.5, 3.0, 100.0])
-)
-def test_clusters_keep_their_bounds_with_every_label_once(features, branching, leaf_size, seed, slack):
-    order, layers = cluster(features, branching, leaf_size, seed, slack, max_iterations=3)
+@given(odd_features(), st.integers(2, 6), st.integers(1, 20), st.integers(0, 5))
+def test_clusters_keep_their_bounds_with_every_label_once(features, branching, leaf_size, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clustering, "MAX_ITERATIONS", 3)
+        order, layers = cluster(features, branching, leaf_size, seed)
     count = features.shape[0]
     assert sorted(order.tolist()) == list(range(count))
     above = np.array([0, count])
@@ -77,9 +80,7 @@ def test_clusters_keep_their_bounds_with_every_label_once(features, branching, l
                 assert sizes.tolist() == [end - begin]
                 continue
             assert len(sizes) == min(branching, -(-(end - begin) // leaf_size))
-            equal = (end - begin) / len(sizes)
-            assert sizes.max() <= np.ceil(equal * min(slack, max(1, len(sizes) / 2)))
-            assert sizes.max() - sizes.min() <= 1 or slack > 1
+            assert sizes.max() - sizes.min() <= 1
         above = edges
     assert np.diff(above).max() <= leaf_size
 
@@ -91,21 +92,11 @@ def test_planted_groups_are_found_by_halving(kind):
     assert [len(set(of_label[list(group)])) for group in groups_of(order, edges)] == [1] * 8
 
 
-@pytest.mark.parametrize("slack", [1.0, 2.0])
-def test_planted_groups_are_found_by_clustering(slack):
+def test_planted_groups_are_found_by_clustering():
     features, of_label = planted(8, 32)
-    order, layers = cluster(sparse.csr_array(features), branching=8, leaf_size=32, slack=slack)
+    order, layers = cluster(sparse.csr_array(features), branching=8, leaf_size=32)
     groups = groups_of(order, layers[-1])
-    assert {len(set(of_label[list(group)])) for group in groups} == {1}
-    assert len(groups) == 8 or slack > 1
-
-
-def test_slack_lets_clusters_follow_groups_of_unequal_size():
-    features, of_label = planted(2, 60)
-    kept = np.concatenate([np.flatnonzero(of_label == 0)[:20], np.flatnonzero(of_label == 1)])
-    order, layers = cluster(features[kept], branching=4, leaf_size=20, slack=2.0)
-    groups = groups_of(order, layers[0])
-    assert all(len(set(of_label[kept][list(group)])) == 1 for group in groups)
+    assert [len(set(of_label[list(group)])) for group in groups] == [1] * 8
 
 
 def test_halving_beats_chance_by_far():
@@ -120,23 +111,21 @@ def test_halving_beats_chance_by_far():
     assert within(order, edges) > 1.5 * within(np.random.default_rng(0).permutation(order), edges)
 
 
-def test_more_starts_give_better_halves():
+def test_more_starts_give_better_halves(monkeypatch):
     features = random_rows(400)
     rows = features.toarray() / np.linalg.norm(features.toarray(), axis=1, keepdims=True).clip(1e-9)
 
     def within(starts, seed):
-        order, edges = halve(features, 200, seed, starts=starts)
+        monkeypatch.setattr(clustering, "STARTS", starts)
+        order, edges = halve(features, 200, seed)
         return sum(np.linalg.norm(rows[list(group)].sum(0)) for group in groups_of(order, edges))
 
     assert np.mean([within(8, seed) for seed in range(6)]) > np.mean([within(1, seed) for seed in range(6)])
-    with pytest.raises(ConfigError, match="starts"):
-        halve(features, 200, starts=0)
 
 
 METHODS = {
     "halve": lambda features: halve(features, 20, seed=4)[0],
     "cluster": lambda features: cluster(features, 5, 20, seed=4)[0],
-    "cluster with slack": lambda features: cluster(features, 5, 20, seed=4, slack=2.0)[0],
 }
 
 
@@ -187,7 +176,7 @@ def test_a_dense_block_beside_a_sparse_one(monkeypatch):
 
     whole = clusters(sparse.csr_array(features))
     assert len(whole) == 4
-    split = type("Blocks", (), {"sparse": sparse.csr_array(features[:, :30]), "dense": features[:, 30:]})()
+    split = Blocks(sparse.csr_array(features[:, :30]), features[:, 30:])
     for shared in (0, 10**9):
         monkeypatch.setattr(clustering, "SHARED_WORK", shared)
         with parallel.using_threads(3):
@@ -216,12 +205,8 @@ def test_what_is_refused():
     for call in (lambda: halve(features, 0), lambda: cluster(features, 3, 0)):
         with pytest.raises(ConfigError, match="leaf_size must be 1"):
             call()
-    with pytest.raises(ConfigError, match="max_iterations must be 1"):
-        halve(features, 5, max_iterations=0)
     with pytest.raises(ConfigError, match="branching must be 2"):
         cluster(features, 1, 5)
-    with pytest.raises(ConfigError, match="slack must be 1"):
-        cluster(features, 3, 5, slack=0.9)
     with pytest.raises(DataError, match="no labels to cluster"):
         halve(sparse.csr_array((0, 5), dtype=np.float32), 5)
     with pytest.raises(DataError, match="NaN or infinity"):

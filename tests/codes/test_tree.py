@@ -18,7 +18,8 @@ from labelwise.labelspace.tree import LabelTree
 
 def tree_of_ids(parents, homes):
     """From the parent of each node and the node of each label."""
-    return LabelTree.from_bounds(*bounds_from_ids(parents, homes))
+    names = list(map(str, range(len(parents))))
+    return LabelTree.from_bounds(*bounds_from_ids(np.array(parents, np.int64), np.array(homes, np.int64), names))
 
 
 def random_features(count, seed=0):
@@ -35,10 +36,9 @@ def trees(draw):
     if make == "flat":
         return LabelTree.flat(count)
     if make == "balanced":
-        return LabelTree.balanced(random_features(count, seed), leaf_size, branching, seed, max_iterations=3)
+        return LabelTree.balanced(random_features(count, seed), leaf_size, branching, seed)
     if make == "kway":
-        slack = draw(st.sampled_from([1.0, 2.5]))
-        return LabelTree.kway(random_features(count, seed), branching, leaf_size, seed, slack, max_iterations=3)
+        return LabelTree.kway(random_features(count, seed), branching, leaf_size, seed)
     random = np.random.default_rng(seed)
     nodes = draw(st.integers(1, 15))
     parents = [int(random.integers(-1, node)) for node in range(nodes)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,19 +10,12 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 import reference_kernels as reference
+from labelwise.data.csr import Blocks
 from labelwise.errors import ConfigError, DataError
 from labelwise.features import labels as label_features
 from labelwise.features.labels import pifa
 from labelwise.kernels.label_features import sum_documents
 from labelwise.runtime import threads as parallel
-
-
-@dataclass(frozen=True)
-class TwoBlocks:
-    """Stands for the feature blocks: a sparse and a dense part."""
-
-    sparse: sparse.csr_array | None
-    dense: np.ndarray | None
 
 
 def by_formula(features, labels):
@@ -66,10 +57,10 @@ def test_dense_features_follow_the_formula(example):
 def test_two_blocks_share_one_norm(example):
     features, labels = example
     dense = np.random.default_rng(2).standard_normal((300, 12)).astype(np.float32)
-    found = pifa(TwoBlocks(features, dense), labels)
+    found = pifa(Blocks(features, dense), labels)
     expected = by_formula(np.hstack([features.toarray(), dense]), labels.toarray())
     np.testing.assert_allclose(np.hstack([found.sparse.toarray(), found.dense]), expected, atol=1e-6)
-    only = pifa(TwoBlocks(features, None), labels)
+    only = pifa(Blocks(features, None), labels)
     assert only.dense is None
     assert (only.sparse != pifa(features, labels)).nnz == 0
 
@@ -137,10 +128,10 @@ def test_what_is_refused(example):
         pifa(np.full((300, 2), np.nan), labels)
     with pytest.raises(DataError, match=r"sum of the features.*infinite"):
         pifa(np.full((2, 1), 3e38, np.float32), np.ones((2, 1)))
-    with pytest.raises(DataError, match="neither"):
-        pifa(TwoBlocks(None, None), labels)
-    with pytest.raises(DataError, match="300 sparse rows of features, but 7 dense"):
-        pifa(TwoBlocks(features, np.zeros((7, 2))), labels)
+    with pytest.raises(DataError, match="no block"):
+        Blocks(None, None)
+    with pytest.raises(DataError, match=r"the same number of rows, got \[7, 300\]"):
+        Blocks(features, np.zeros((7, 2)))
 
 
 @given(st.data())

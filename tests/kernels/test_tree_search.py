@@ -65,7 +65,7 @@ def test_a_search_gives_what_its_reference_gives(widest, seed, beam, k, choose):
             allowed[depth - 1] = np.array([allowed[depth][a:b].any() for a, b in itertools.pairwise(offsets)])
     X = documents(rng, 20)
     search = TreeSearch(levels, names, "log_l2_hinge")
-    choice = LabelChoice(allowed[-1]) if choose else None
+    choice = LabelChoice(allowed[-1] if choose else None)
     together = search.best(X, beam, k, choice)
     for row in range(X.shape[0]):
         expected = reference.search_row(X[[row]].toarray()[0], dense, beam, k, 2, allowed, names)

@@ -105,7 +105,7 @@ def test_a_document_gets_the_same_alone_and_in_company(seed, beam):
 def test_trees_are_searched_together_as_one_by_one(documents, threads):
     X = sparse.vstack([case(1)[0]] * (1 + documents // 25), format="csr")[:documents]
     trees = [case(seed)[1:] for seed in (1, 2, 3)]
-    choices = [None, LabelChoice(allowed=np.arange(40) % 3 > 0), None]
+    choices = [LabelChoice(), LabelChoice(allowed=np.arange(40) % 3 > 0), LabelChoice()]
     with using_threads(threads):
         together = best_of_trees([TreeSearch(*tree) for tree in trees], X, 3, 5, choices)
         for tree, choice, top in zip(trees, choices, together, strict=True):
@@ -152,12 +152,12 @@ def test_labels_can_be_left_out_and_weighed():
     X, levels, order = case(1)
     allowed = np.zeros(40, bool)
     allowed[[3, 17, 30]] = True
-    top = beam_search(X, levels, order, 10, 5, choice=LabelChoice(allowed=allowed))
+    top = TreeSearch(levels, order).best(X, 10, 5, LabelChoice(allowed=allowed))
     assert set(top.ids[top.ids >= 0].tolist()) <= set(order[allowed].tolist())
     assert ((top.ids >= 0).sum(1) == 3).all()
     extra = np.zeros(40, np.float32)
     extra[7] = 1000
-    assert (beam_search(X, levels, order, 50, 1, choice=LabelChoice(extra=extra)).ids == order[7]).all()
+    assert (TreeSearch(levels, order).best(X, 50, 1, LabelChoice(extra=extra)).ids == order[7]).all()
 
 
 @pytest.mark.parametrize(("precision", "error"), [("float16", 5e-3), ("int8", 0.1)])
@@ -166,12 +166,6 @@ def test_fewer_bits_change_little(precision, error):
     exact = beam_search(X, levels, order, 50, 40, "none")
     rough = beam_search(X, [level.stored_as(precision) for level in levels], order, 50, 40, "none")
     np.testing.assert_allclose(rough.to_csr(40).toarray(), exact.to_csr(40).toarray(), atol=error)
-
-
-def test_unknown_post_processors_are_refused():
-    X, levels, order = case(0)
-    with pytest.raises(ConfigError, match="did you mean 'l3_hinge'"):
-        beam_search(X, levels, order, 5, 5, "l3-hinge")
 
 
 def test_a_beam_and_a_post_processor_per_level():

@@ -103,7 +103,7 @@ def test_only_missing_stages_are_compiled_and_a_failure_has_no_effect(started, m
     hook = ahead.jit.before_compiling
     with using_threads(2):
         ahead.compile_ahead(["search", "words"], "int8")
-        monkeypatch.setattr(ahead.jit, "is_cached", lambda kernel: kernel is ahead.KERNELS["search"]())
+        monkeypatch.setattr(ahead.jit, "is_cached", lambda kernel: kernel is ahead.kernel_of("search"))
         ahead.compile_ahead(["search", "words"])
     assert [command[3:] for command in started] == [["int8", "search", "words"], ["float32", "words"]]
     assert ahead._second is None

@@ -95,8 +95,8 @@ def test_training_gives_the_weights_of_the_csr_path(n_sparse, dtype, negatives):
     tree = LabelTree.balanced(np.asarray((labels.T @ joined).todense(), np.float32), leaf_size=6, branching=3, seed=0)
     solver = SolverConfig(tolerance=1e-4, max_passes=3000, threshold=0.05)
     options = TrainingSettings(solver, SearchSettings(beam=2), negatives)
-    found = train_tree(TrainingExamples(rows, labels), tree, tree.aggregate(labels), options, Job())
-    alone = TrainingExamples(FeatureRows.of(order.apply(joined)), labels)
+    found = train_tree(TrainingExamples(rows), tree, tree.aggregate(labels), options, Job())
+    alone = TrainingExamples(FeatureRows.of(order.apply(joined)))
     expected = train_tree(alone, tree, tree.aggregate(labels), options, Job())
     for a, b in zip(found, expected, strict=True):
         wide, plain = (as_matrix(level) for level in (a, b))
@@ -128,7 +128,7 @@ def test_the_search_is_that_of_the_csr_path_to_the_bit(seed, mixed, precision):
     others = rng.permutation(80)
     order = FeatureOrder(np.concatenate([others[:first], columns, others[first:]]).astype(np.int32))
     tree = LabelTree.balanced(np.asarray((labels.T @ joined).todense(), np.float32), leaf_size=6, branching=3, seed=0)
-    examples = TrainingExamples(FeatureRows.of(order.apply(joined)), labels)
+    examples = TrainingExamples(FeatureRows.of(order.apply(joined)))
     solver = SolverConfig(threshold=0.05)
     levels = train_tree(examples, tree, tree.aggregate(labels), TrainingSettings(solver), Job())
     search = TreeSearch([level.stored_as(precision) for level in levels], tree.label_order)
@@ -163,7 +163,9 @@ def test_the_memory_estimate_counts_dense_numbers_at_their_size():
     half = rows._replace(dense=dense.astype(np.float16))
     assert bytes_of(rows, labels).bytes - bytes_of(half, labels).bytes == dense.nbytes // 2
     joined = sparse.csr_array(np.hstack([left.toarray(), dense]))
-    found, expected = (training_need(one, tree.aggregate(labels), tree, SolverConfig()).total for one in (rows, joined))
+    found, expected = (
+        training_need(one, tree.aggregate(labels), tree, TrainingSettings()).total for one in (rows, joined)
+    )
     assert found == pytest.approx(expected, rel=0.02)
 
 

@@ -18,13 +18,13 @@ from labelwise.linear.memory import (
     PACKING,
     ROW_BYTES,
     WEIGHT_BYTES,
-    Held,
+    InUse,
     MemoryNeed,
     check_memory,
     clustering_need,
     training_need,
 )
-from labelwise.linear.settings import TrainingSettings
+from labelwise.linear.settings import SearchSettings, TrainingSettings
 from labelwise.linear.solver import SolverConfig
 from labelwise.linear.train import TrainingExamples, train_tree
 from labelwise.methods.linear_tree import LinearTree
@@ -106,19 +106,21 @@ def problem(n=3000, n_features=5000, n_labels=400):
 def need(solver=None, **options) -> MemoryNeed:
     features, labels, tree = problem()
     with using_threads(options.pop("threads", 2)):
-        return training_need(features, tree.aggregate(labels), tree, SolverConfig(**(solver or {})), **options)
+        sizes = {name: options.pop(name) for name in ("trees", "hold") if name in options}
+        settings = TrainingSettings(SolverConfig(**(solver or {})), **options)
+        return training_need(features, tree.aggregate(labels), tree, settings, **sizes)
 
 
 def trained(features, labels, tree, solver):
-    examples = TrainingExamples(FeatureRows.of(features), labels)
+    examples = TrainingExamples(FeatureRows.of(features))
     return train_tree(examples, tree, tree.aggregate(labels), TrainingSettings(solver), Job())
 
 
 def test_what_takes_more_is_thought_to_take_more():
     plain = need()
     assert need(threads=4).threads > 1.5 * plain.threads
-    assert need(weighted=True).total > plain.total
-    assert need(matched=10).targets > plain.targets
+    assert need(relevance=True).total > plain.total
+    assert need(search=SearchSettings(beam=10), negatives="matcher").targets > plain.targets
     assert need(trees=5).weights > 2 * plain.weights
     assert need(trees=5, precision="float16").weights < need(trees=5).weights
     assert need({"threshold": 0}).weights > plain.weights > need({"threshold": 2.0}).weights
@@ -131,13 +133,13 @@ def test_mapped_features_need_what_is_held_of_them(tmp_path):
     tree = LabelTree.from_bounds(np.arange(400), [np.arange(0, 401, 10)])  # 40 nodes with 2.5 % of the documents each
     builder = MappedCsrBuilder(True, tmp_path)
     builder.add(np.diff(features.indptr), features.indices, features.data, 1.0)
-    mapped, targets, solver = builder.matrix(features.shape[1]), tree.aggregate(labels), SolverConfig()
+    mapped, targets, settings = builder.matrix(features.shape[1]), tree.aggregate(labels), TrainingSettings()
     largest = 8 * max(np.diff(features.indptr) @ targets[0].toarray())
     documents = np.sort(targets[0].sum(axis=0))
     with using_threads(2):
-        plain = training_need(features, targets, tree, solver)
+        plain = training_need(features, targets, tree, settings)
         for hold in (1, 20_000, int(largest), 1 << 30):
-            found = training_need(mapped, targets, tree, solver, hold=hold)
+            found = training_need(mapped, targets, tree, settings, hold=hold)
             assert found.weights == plain.weights
             if hold < largest:  # the two largest chunks have weights of all features, and numbers of them
                 used = sum(ROW_BYTES * count + FEATURE_BYTES * 5000 for count in documents[-2:]) + 2 * 8 * 5000
@@ -154,15 +156,16 @@ def test_mapped_features_need_what_is_held_of_them(tmp_path):
 def test_the_advised_limit_is_accepted(used, grows):
     """Also if more documents are held under a higher limit, and a little more is held in the next attempt."""
 
-    def need_at(limit):
-        return MemoryNeed(threads=used + grows * limit * 1e9)
+    def need_of(hold):
+        return MemoryNeed(threads=used + hold)
 
-    with pytest.raises(ConfigError, match="raise the limit to") as refused:
-        check_memory(need_at(0.6e-3), 0.6e-3, Held(10_000_000), need_at=need_at)
-    advised = float(re.search(r"raise the limit to (\S+) GB", str(refused.value))[1])
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("labelwise.linear.memory.held_bytes", lambda limit: grows * limit * 1e9)
+        with pytest.raises(ConfigError, match="raise the limit to") as refused:
+            check_memory(need_of, 0.6e-3, InUse(10_000_000))
+        advised = float(re.search(r"raise the limit to (\S+) GB", str(refused.value))[1])
         patch.setattr("labelwise.linear.memory.free_memory", lambda: None)
-        check_memory(need_at(advised), advised, Held(10_200_000), need_at=need_at)
+        check_memory(need_of, advised, InUse(10_200_000))
     assert advised * 1e9 < 1.3 * (used + 30e6) / (1 - 1.15 * grows) + 0.1e9
 
 
@@ -172,7 +175,7 @@ def test_similarities_to_many_clusters_are_counted():
     assert kway.similarities == 4 * 400 * 300
     assert kway.total - plain.total == pytest.approx(1.15 * 4 * 400 * 300, abs=2)
     with pytest.raises(ConfigError, match=r"into fewer groups at once \(branching\)"):
-        check_memory(MemoryNeed(similarities=1e9), 0.5, Held())
+        check_memory(lambda hold: MemoryNeed(similarities=1e9), 0.5, InUse())
 
 
 def test_clustering_at_once_into_too_many_groups_is_refused():
@@ -197,7 +200,7 @@ def test_the_estimate_against_the_measured_peak():
     with using_threads(2):
         trained(*problem(300, 500, 40), solver)  # what is compiled or loaded at the first use does not count
         features, labels, tree = problem(n_features=20_000, n_labels=1000)
-        expected = training_need(features, tree.aggregate(labels), tree, solver).total
+        expected = training_need(features, tree.aggregate(labels), tree, TrainingSettings(solver)).total
         with resident_memory() as grown:
             levels = trained(features, labels, tree, solver)
     assert sum(level.n_weights for level in levels) > 15_000_000

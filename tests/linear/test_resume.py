@@ -14,7 +14,7 @@ from conformance.planted import planted
 from killing import kill_where_it_holds
 from labelwise.io.folder import Folder
 from labelwise.linear import train as chunk_shards
-from labelwise.linear.solver import LevelTrainer
+from labelwise.linear.solver import Chunk, LevelTrainer
 from labelwise.linear.train import ChunkShards
 from labelwise.linear.weights import ChunkPart
 from labelwise.runtime.job import Job
@@ -36,13 +36,13 @@ HOLD_AFTER_THREE_CHUNKS = """
 from labelwise.linear import train as chunk_shards
 from labelwise.linear.solver import LevelTrainer
 chunk_shards.MIN_INTERVAL = 0.0
-trained, plain = [], LevelTrainer._train_chunk
+trained, plain = [], LevelTrainer._train_piece
 def three_at_most(self, chunk):
     if len(trained) == 3:
         hold()
     trained.append(chunk.first)
     return plain(self, chunk)
-LevelTrainer._train_chunk = three_at_most
+LevelTrainer._train_piece = three_at_most
 """
 
 
@@ -80,7 +80,7 @@ class Interrupted(Exception):
 def count_chunks(monkeypatch, stop_after=None) -> list:
     """The first child of every chunk trained from now on; with `stop_after` the next one fails."""
     trained = []
-    plain = LevelTrainer._train_chunk
+    plain = LevelTrainer._train_piece
 
     def counted(self, chunk):
         if stop_after is not None and len(trained) == stop_after:
@@ -88,7 +88,7 @@ def count_chunks(monkeypatch, stop_after=None) -> list:
         trained.append(chunk.first)
         return plain(self, chunk)
 
-    monkeypatch.setattr(LevelTrainer, "_train_chunk", counted)
+    monkeypatch.setattr(LevelTrainer, "_train_piece", counted)
     return trained
 
 
@@ -200,11 +200,12 @@ def test_a_shard_that_lies_is_not_believed(tmp_path, caplog):
         shards.add((0, 0), part_with([0, 99]))
         raise Interrupted
     with ChunkShards(tmp_path, "x") as shards:
-        assert set(shards.level(0, {0: 1}, n_features=100)) == {0}
-        assert shards.level(0, {0: 1}, n_features=99) == {}
-        assert shards.level(0, {0: 2}, n_features=100) == {}
-        assert shards.level(0, {16: 1}, n_features=100) == {}
-        assert shards.level(1, {0: 1}, n_features=100) == {}
+        one = {0: Chunk(0, 1, None)}
+        assert set(shards.level(0, one, n_features=100)) == {0}
+        assert shards.level(0, one, n_features=99) == {}
+        assert shards.level(0, {0: Chunk(0, 2, None)}, n_features=100) == {}
+        assert shards.level(0, {16: Chunk(16, 17, None)}, n_features=100) == {}
+        assert shards.level(1, one, n_features=100) == {}
 
 
 def test_chunks_are_written_together(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from common import same_predictions
 from conformance.planted import SIBLINGS, planted
 from labelwise.data.csr import Blocks
 from labelwise.errors import ConfigError, DataError
+from labelwise.linear import train
 
 # --- kinds of trees ---
 
@@ -57,6 +59,25 @@ def test_lists_with_a_value_per_level_train_and_predict_as_one_value_does():
     for wrong, message in (({"beam": [3, 0]}, "1 or more"), ({"post_processor": ["l3_hinge", "l3"]}, "no post-proc")):
         with pytest.raises(ConfigError, match=message):
             lw.LinearTree(**wrong)
+
+
+def test_feature_norm_takes_one_copy_of_the_features_and_leaves_those_of_the_user(monkeypatch):
+    features = sparse.random_array((5000, 3000), density=0.02, format="csr", rng=0, dtype=np.float32)
+    labels = [[str(number % 20)] for number in range(5000)]
+    columns, values, held, plain = features.indices.copy(), features.data.copy(), [], train.train_tree
+
+    def watched(*given, **named):
+        held.append(tracemalloc.get_traced_memory()[0])
+        return plain(*given, **named)
+
+    monkeypatch.setattr(train, "train_tree", watched)
+    for scaled in (None, None, "l2"):  # what the first fit loads does not count
+        tracemalloc.start()
+        lw.LinearTree(feature_norm=scaled, trees=1, leaf_size=4, branching=4).fit(features, labels)
+        tracemalloc.stop()
+    assert held[2] < held[1] + features.data.nbytes / 4
+    np.testing.assert_array_equal(features.indices, columns)
+    np.testing.assert_array_equal(features.data, values)
 
 
 def test_feature_norm_scales_documents_when_training_and_when_predicting():
@@ -225,6 +246,7 @@ def test_what_trees_share_is_computed_once(monkeypatch):
 
 SEARCH_BOTH = """
 import sys
+import tracemalloc
 import labelwise as lw
 from labelwise.kernels.term_rows import look_up
 from labelwise.kernels import search as averaging, packing as feature_sets, packing as packed_rows, packing as renumber, search as tree_search

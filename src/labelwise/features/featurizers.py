@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from labelwise.runtime.job import Job
 
 
+PREFIX = "tfidf."
+"""Of the names of a model's tensors."""
 COUNTED = 0.3
 """Fraction of the free memory for counts of terms, if texts are larger than memory."""
 
@@ -167,11 +169,12 @@ class Words:
         return self.tfidf.counted_words(words)
 
     def tensors(self) -> dict[str, np.ndarray]:
-        return self.tfidf.for_model()
+        return {f"{PREFIX}{name}": array for name, array in self.tfidf.state().items()}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, np.ndarray], about: Any) -> Self:
-        return cls(Tfidf.of_model(about.config.tfidf, tensors, about.path))
+        own = {name.removeprefix(PREFIX): array for name, array in tensors.items() if name.startswith(PREFIX)}
+        return cls(Tfidf(about.config.tfidf).restore(own, about.path))
 
 
 class WordsAndGiven:

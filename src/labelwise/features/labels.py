@@ -20,13 +20,7 @@ from scipy import sparse
 from labelwise.data.csr import read_only
 from labelwise.data.dataset import canonical_csr, canonical_features
 from labelwise.errors import ConfigError, DataError
-from labelwise.features.rows import (
-    ENTRY_BYTES,
-    FeatureRows,
-    HeldRows,
-    batches_of,
-    hold_rows,
-)
+from labelwise.features.rows import ENTRY_BYTES, FeatureRows, HeldRows, batches_of, hold_rows, sparse_and_dense
 from labelwise.io.tensors import all_finite, mapping_of, release_pages
 from labelwise.runtime import threads as parallel
 
@@ -122,21 +116,12 @@ def with_label_texts(described: Any, texts: sparse.csr_array, weight: float) -> 
     return replace(described, sparse=mixed, dense=((1 - weight) * dense).astype(np.float32, copy=False))
 
 
-def two_blocks(features: Any) -> tuple[sparse.csr_array, np.ndarray]:
+def two_blocks(features: Any) -> tuple[Any, np.ndarray]:
     """A CSR and a dense float32 block, both checked, from CSR, dense or `Blocks`; a missing block has no columns."""
-    if hasattr(features, "sparse") and hasattr(features, "dense"):
-        csr, dense = features.sparse, features.dense
-    else:
-        csr, dense = (features, None) if sparse.issparse(features) else (None, features)
-    given: list[Any] = [canonical_features(block) for block in (csr, dense) if block is not None]
-    if not given:
-        raise DataError("there are no features: neither a sparse nor a dense block is given")
-    rows = given[0].shape[0]
-    if given[-1].shape[0] != rows:
-        raise DataError(f"{rows:,} sparse rows of features, but {given[-1].shape[0]:,} dense ones")
-    new_csr = given[0] if csr is not None else sparse.csr_array((rows, 0), dtype=np.float32)
-    new_dense = np.empty((rows, 0), np.float32) if dense is None else given[-1].astype(np.float32, copy=False)
-    return new_csr, new_dense  # type: ignore[return-value]
+    csr, dense = sparse_and_dense(canonical_features(features))
+    rows = (csr if dense is None else dense).shape[0]
+    csr = sparse.csr_array((rows, 0), dtype=np.float32) if csr is None else csr
+    return csr, np.empty((rows, 0), np.float32) if dense is None else dense.astype(np.float32, copy=False)
 
 
 class _Sums:

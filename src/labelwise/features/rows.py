@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy import sparse
 
-from labelwise.data.csr import (
-    Blocks,
-    MappedCsrBuilder,
-    csr_of,
-    offsets_of,
-    read_only,
-)
+from labelwise.data.csr import Blocks, MappedCsrBuilder, csr_of, offsets_of, read_only
 from labelwise.data.dataset import CSR, row_pieces
 from labelwise.data.out_of_core import range_of_rows
 from labelwise.errors import DataError, ModelFormatError
@@ -69,12 +63,6 @@ class FeatureRows(NamedTuple):
         """Dense columns."""
         return self.dense.shape[1]
 
-    @property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """All arrays by name."""
-        arrays = {"indptr": self.indptr, "indices": self.indices, "data": self.data}
-        return arrays | {"dense": self.dense} if self.n_dense else arrays
-
 
 def stacked(above: FeatureRows, below: FeatureRows) -> FeatureRows:
     """The documents of two, which have the same features and the same dense columns."""
@@ -83,6 +71,13 @@ def stacked(above: FeatureRows, below: FeatureRows) -> FeatureRows:
     dense = np.concatenate([above.dense, below.dense]) if above.n_dense else NO_COLUMNS
     shape = (above.shape[0] + below.shape[0], above.shape[1])
     return above._replace(indptr=indptr, indices=indices, data=data, shape=shape, dense=dense, unused=0)
+
+
+def sparse_and_dense(features: Any) -> tuple[Any, np.ndarray | None]:
+    """The blocks of features of any type, unchanged; None for one that there is not."""
+    if isinstance(features, Blocks | FeatureRows):
+        return features.sparse, features.dense
+    return (features, None) if sparse.issparse(features) else (None, features)
 
 
 def blocks_of(features: Any) -> tuple[Any, np.ndarray]:
@@ -116,7 +111,10 @@ def as_csr(features: Any) -> Any:
 
 
 def unit_rows(features: Any) -> Any:
-    """Features (CSR, dense or `Blocks`) with every document scaled to unit L2 norm; documents without features stay."""
+    """Features (CSR, dense or `Blocks`) with every document scaled to unit L2 norm; documents without features stay.
+
+    No array is shared with the given ones but the offsets: training renumbers columns in place.
+    """
     if isinstance(features, Blocks):
         parts = [part for part in (features.sparse, features.dense) if part is not None]
         norms = np.sqrt(sum(_squares(part) for part in parts))
@@ -127,9 +125,14 @@ def unit_rows(features: Any) -> Any:
 
 def unit_rows_on_disk(features: Any, folder: Path) -> Any:
     """`unit_rows` of CSR in a file of the folder, which is mapped; sums are rounded as those of short matrices."""
+    return _mapped(features, unit_rows, folder)
+
+
+def _mapped(features: Any, change: Callable[[Any], Any], folder: Path) -> Any:
+    """CSR with its rows changed, in a file of the folder."""
     builder = MappedCsrBuilder(True, folder)
     for first, last in row_pieces(features.indptr):
-        part = unit_rows(range_of_rows(features, first, last))
+        part = change(range_of_rows(features, first, last))
         builder.add(np.diff(part.indptr), part.indices, part.data, 1.0)
         release_pages(features.indices)
         release_pages(features.data)
@@ -149,7 +152,7 @@ def _divided(features: Any, norms: np.ndarray) -> Any:
     if isinstance(features, np.ndarray):
         return features * factors[:, None].astype(features.dtype)
     data = features.data * np.repeat(factors, np.diff(features.indptr))
-    return csr_of(data, features.indices, features.indptr, features.shape)
+    return csr_of(data, features.indices.copy(), features.indptr, features.shape)
 
 
 # --- feature order ---
@@ -160,7 +163,7 @@ def _divided(features: Any, norms: np.ndarray) -> Any:
 # numbering are untouched; a model stores the order beside its weights.
 
 PIECE_ENTRIES = 1 << 22
-"""Entries that are read from a file, or written to one, at a time."""
+"""Entries that are read from a file at a time."""
 MIN_PARALLEL = 64  # documents up to which one thread is faster than several
 MAX_FEATURES = 1 << 30
 """A model stores one number per feature, whether it occurs or not."""
@@ -209,7 +212,7 @@ class FeatureOrder:
         """
         csr, dense = blocks_of(features)
         order = cls.by_frequency(csr, dense.shape[1])
-        ordered = order.apply(csr, in_place) if folder is None else order._apply_on_disk(csr, folder)
+        ordered = order.apply(csr, in_place) if folder is None else _mapped(csr, order.apply, folder)
         # all features that occur have the lowest numbers
         n_seen = max((int(piece.max(initial=-1)) for piece in in_pieces(ordered.indices)), default=-1) + 1
         shape = (csr.shape[0], len(order.original))
@@ -229,15 +232,6 @@ class FeatureOrder:
         indices, data = np.empty_like(features.indices), np.empty_like(features.data)
         self._renumber(features, indices, data)
         return csr_of(data, indices, features.indptr, features.shape)
-
-    def _apply_on_disk(self, features: Any, folder: Path) -> Any:
-        builder = MappedCsrBuilder(True, folder)
-        for first, last in row_pieces(features.indptr, PIECE_ENTRIES):
-            part = self.apply(range_of_rows(features, first, last))
-            builder.add(np.diff(part.indptr), part.indices, part.data, 1.0)
-            release_pages(features.indices)
-            release_pages(features.data)
-        return builder.matrix(features.shape[1])
 
     def rows(self, features: Any) -> FeatureRows:
         """Renumbered documents to predict for, as arrays: building a matrix takes longer than scoring a document.
@@ -267,10 +261,7 @@ class FeatureOrder:
         from labelwise.kernels.packing import renumber_rows
 
         matrix = offsets_of(features), read_only(features.indices), read_only(features.data), self.ranks
-        if features.shape[0] <= MIN_PARALLEL:
-            renumber_rows(*matrix, 0, features.shape[0], out_indices, out_data)
-            return
-        parts = ranges(features.shape[0], 4 * threads())
+        parts = ranges(features.shape[0], 4 * threads() if features.shape[0] > MIN_PARALLEL else 1)
         run_all(lambda part: renumber_rows(*matrix, *part, out_indices, out_data), parts)
 
     @classmethod
@@ -363,20 +354,19 @@ def copy_rows_to_disk(features: FeatureRows, rows: np.ndarray, folder: Path) -> 
             piece = hold_rows(features, rows[begin:end])
             builder.add(np.diff(piece.indptr), piece.indices, piece.data, 1.0)
         matrix = builder.matrix(features.shape[1])
-    except (DataError, OSError) as error:
+    except BaseException as error:
         builder.remove()
+        if not isinstance(error, DataError | OSError):
+            raise
         level = logging.DEBUG if folder in _warned else logging.WARNING
         _warned.add(folder)  # every level of every tree tries again
         log.log(level, "%s; documents of large nodes are not copied, which takes longer", error)
         return None
-    except BaseException:
-        builder.remove()
-        raise
     return HeldRows(rows, offsets_of(matrix), matrix.indices, matrix.data)
 
 
 def batches_of(
-    items: Sequence[Item], documents: Iterable[np.ndarray], features: FeatureRows, limit: int
+    items: Sequence[Item], documents: Iterable[np.ndarray], features: FeatureRows, limit: float
 ) -> Iterator[tuple[list[Item], np.ndarray]]:
     """Consecutive items with documents that take at most `limit` bytes together, and these documents, ascending.
 

@@ -116,9 +116,10 @@ class TfidfConfig(Config):
 
     def check_files(self) -> None:
         """Raise an error if a file of stop words or lemmas, or a stemmer, is missing."""
-        from labelwise.features.words import WordAnalysis
+        if self.changes_words:
+            from labelwise.features.words import WordAnalysis
 
-        WordAnalysis.of(self)
+            WordAnalysis.of(self)
 
     @property
     def changes_words(self) -> list[str]:

@@ -32,11 +32,12 @@ from labelwise.features.vocabulary import (
     MOST_GROUP,
     Counting,
     Counts,
+    Forms,
     RowRange,
     StreamedTerms,
     Terms,
     Worker,
-    choose,
+    by_column,
     column_order,
     count,
     joined,
@@ -53,13 +54,7 @@ from labelwise.features.words import Rewriter, RewriterPool, WordAnalysis
 from labelwise.io import tensors as pages
 from labelwise.io.folder import get_tensor, strings_from_tensors, strings_to_tensors
 from labelwise.kernels.characters import character_codes, look_up_characters
-from labelwise.kernels.term_rows import (
-    UNKNOWN,
-    count_kept,
-    look_up,
-    write_columns,
-    write_rows,
-)
+from labelwise.kernels.term_rows import UNKNOWN, count_kept, look_up, write_columns, write_rows
 from labelwise.kernels.term_table import as_bytes, as_positions
 from labelwise.kernels.words import folding_table
 from labelwise.runtime.threads import run_all
@@ -91,9 +86,8 @@ class TermReader(Worker):
         self, texts: Strings, config: TfidfConfig, lookup: TermLookup, weights: np.ndarray | None, row_ends: np.ndarray,
         rewriter: Rewriter | None,
     ) -> None:  # fmt: skip
-        super().__init__(texts, config.lowercase, config.ngrams[1] - config.ngrams[0] + 1, row_ends, rewriter)
-        self.characters = config.analyzer != "word"
-        self.config, self.lookup = config, lookup
+        super().__init__(texts, config, row_ends, rewriter)
+        self.lookup = lookup
         self.weights = read_only(np.empty(0) if weights is None else weights)
         self.bits = config.hash_bits or max(1, (lookup.n_terms - 1).bit_length())
 
@@ -109,7 +103,7 @@ class TermReader(Worker):
             config.hash_bits or 0, self.bits, self.weights, config.sublinear, config.norm is not None,
             *self.arrays, self.used, row_ends,
         )  # fmt: skip
-        if self.characters:
+        if config.analyzer != "word":
             status, done, self.used = look_up_characters(
                 *where, character_codes(lowercase), *config.ngrams, config.analyzer == "char_wb", known.seed,
                 known.words, known.arena, *how,
@@ -124,7 +118,7 @@ class TermReader(Worker):
 
 def build_lookup(vocabulary: Strings, config: TfidfConfig) -> TermLookup | None:
     """The lookup table of the vocabulary; None if a term is a duplicate or not words joined by blanks."""
-    table = new_table(config.analyzer, config.ngrams[1])
+    table = new_table(config)
     numbers = table.numbers_of(vocabulary)
     if (numbers < 0).any() or table.spell(numbers) != vocabulary:
         return None
@@ -137,7 +131,6 @@ def build_lookup(vocabulary: Strings, config: TfidfConfig) -> TermLookup | None:
 
 
 _building = threading.Lock()
-MODEL_PREFIX = "tfidf."
 
 
 class Tfidf:
@@ -176,7 +169,7 @@ class Tfidf:
         documents = _as_strings(texts)
         self._set_analysis(WordAnalysis.of(self.config))
         if self.config.hash_bits is None:
-            self._learn(self._count(documents, keep=False)[0], len(documents))
+            self._learn(count(documents, Counting(self.config, self._rewriters))[0], len(documents))
         return self
 
     def fit_transform(self, texts: Strings | Iterable[str]) -> sparse.csr_array:
@@ -188,7 +181,7 @@ class Tfidf:
             if self._rewriters is not None:
                 self._rewriters.keep_sample()
             return hashed
-        terms, counts = self._count(documents, keep=True)
+        terms, counts = count(documents, Counting(self.config, self._rewriters, keep=True))
         columns = self._learn(terms, len(documents))
         pruned = len(self.vocabulary_) < int(np.count_nonzero(terms.frequency))
         del terms  # its table is large, and no longer needed
@@ -242,10 +235,9 @@ class Tfidf:
         if config.hash_bits is not None or config.max_features is not None:
             return self
         documents = _as_strings(texts)
-        self._known_words()
-        terms, _ = self._count(documents, keep=False)
+        terms, _ = count(documents, Counting(config, self._known_words()))
         total = n_documents + len(documents)
-        new = unknown_terms(terms, self.vocabulary_, total, config.min_df, config.max_df)
+        new = unknown_terms(terms, self.vocabulary_, total, config)
         if not len(new):
             return self
         extended = Tfidf(config)
@@ -313,31 +305,12 @@ class Tfidf:
         self._set_analysis(analysis)
         return self
 
-    def for_model(self) -> dict[str, np.ndarray]:
-        """The state under its tensor names in a model folder."""
-        return {f"{MODEL_PREFIX}{key}": value for key, value in self.state().items()}
-
-    @classmethod
-    def of_model(cls, config: TfidfConfig, tensors: Mapping[str, np.ndarray], path: Path) -> Tfidf:
-        """Restore what `for_model` returned."""
-        own = {k.removeprefix(MODEL_PREFIX): v for k, v in tensors.items() if k.startswith(MODEL_PREFIX)}
-        return cls(config).restore(own, path)
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lookup": None, "_rewriters": None}
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "vocabulary_"):
             raise NotFittedError("this Tfidf has not learned a vocabulary yet; call fit or fit_transform first")
-
-    def _counting(self, keep: bool) -> Counting:
-        config = self.config
-        return Counting(
-            config.analyzer, config.lowercase, *config.ngrams, keep, config.max_features is not None, self._rewriters
-        )
-
-    def _count(self, documents: Strings, keep: bool) -> tuple[Terms, Counts]:
-        return count(documents, self._counting(keep))
 
     def _set_analysis(self, analysis: WordAnalysis | None) -> None:
         self.analysis_ = analysis
@@ -346,44 +319,40 @@ class Tfidf:
     def _learn_streamed(self, texts: Strings, folder: Path, limit: int) -> None:
         """Set vocabulary and weights from counts that need not fit in memory."""
         config, documents = self.config, len(texts)
-        counted = StreamedTerms(self._counting(keep=False), folder, limit)
+        counted = StreamedTerms(Counting(config, self._rewriters), folder, limit)
         counted.add(texts)
         kept, found = [], 0
         for terms in counted.lists():
             found += int((terms.frequency > 0).sum())
-            mask = within_limits(terms.frequency, documents, config.min_df, config.max_df)
-            kept.append(sorted_terms(terms, mask))
+            kept.append(sorted_terms(terms, within_limits(terms.frequency, documents, config)))
         n_kept = sum(len(one.terms) for one in kept)
-        refuse_no_terms(found, n_kept, documents, config.min_df, config.max_df, config.what_terms_are)
+        refuse_no_terms(found, n_kept, documents, config)
         vocabulary = concatenate_texts([one.terms for one in kept], None)
         frequency = np.concatenate([one.frequency for one in kept])
         if config.max_features is not None:
             occurrences = np.concatenate([one.occurrences for one in kept])
             chosen = most_frequent(np.arange(n_kept), occurrences, config.max_features) != UNKNOWN
             vocabulary, frequency = vocabulary[chosen].compact(), frequency[chosen]
-        self.vocabulary_ = vocabulary
-        self.idf_ = np.log((1 + documents) / (1 + frequency)) + 1 if config.idf else None
-        self._lookup = None
-        if self.analysis_ is not None:
-            table = new_table(config.analyzer, config.ngrams[1])
-            self.analysis_.choose_readable(counted.forms, words_of_terms(table, table.numbers_of(vocabulary)))
+        self._set_vocabulary(vocabulary, frequency, documents, counted.forms)
 
     def _learn(self, terms: Terms, documents: int) -> np.ndarray:
         """Set vocabulary and weights; the column of each counted term."""
         config = self.config
-        kept = choose(terms.frequency, documents, config.min_df, config.max_df, config.what_terms_are)
+        kept = within_limits(terms.frequency, documents, config)
+        refuse_no_terms(int((terms.frequency > 0).sum()), int(kept.sum()), documents, config)
         columns = column_order(terms.table, kept)
         if config.max_features is not None:
             columns = most_frequent(columns, terms.occurrences, config.max_features)
-        chosen = np.flatnonzero(columns != UNKNOWN)
-        ordered = np.empty(len(chosen), np.int64)
-        ordered[columns[chosen]] = chosen
-        self.vocabulary_ = terms.table.spell(ordered)
-        self.idf_ = np.log((1 + documents) / (1 + terms.frequency[ordered])) + 1 if config.idf else None
-        self._lookup = None
-        if self.analysis_ is not None:
-            self.analysis_.choose_readable(terms.forms, words_of_terms(terms.table, chosen))
+        ordered = by_column(columns)
+        self._set_vocabulary(terms.table.spell(ordered), terms.frequency[ordered], documents, terms.forms)
         return columns
+
+    def _set_vocabulary(self, vocabulary: Strings, frequency: np.ndarray, documents: int, forms: Forms) -> None:
+        self.vocabulary_, self._lookup = vocabulary, None
+        self.idf_ = np.log((1 + documents) / (1 + frequency)) + 1 if self.config.idf else None
+        if self.analysis_ is not None:
+            table = new_table(self.config)
+            self.analysis_.choose_readable(forms, words_of_terms(table, table.numbers_of(vocabulary)))
 
     def _write(self, counts: Counts, columns: np.ndarray, pruned: bool) -> sparse.csr_array:
         """Build the matrix from the counts, which are freed on the way."""
@@ -423,18 +392,12 @@ class Tfidf:
         if self.config.hash_bits is not None:
             return NO_TERMS
         self._check_fitted()
-        lookup = self._lookup
-        if lookup is None:
+        if self._lookup is None:
             with _building:
-                lookup = self._lookup
-                if lookup is None:
-                    lookup = build_lookup(self.vocabulary_, self.config)
-                    if lookup is None:
-                        raise DataError(
-                            "the vocabulary was changed: a term is a duplicate or does not consist of words"
-                        )
-                    self._lookup = lookup
-        return lookup
+                self._lookup = self._lookup or build_lookup(self.vocabulary_, self.config)
+        if self._lookup is None:
+            raise DataError("the vocabulary was changed: a term is a duplicate or does not consist of words")
+        return self._lookup
 
     def _known_words(self) -> RewriterPool | None:
         """What rewrites words, built on first use; None if they are counted as they are."""

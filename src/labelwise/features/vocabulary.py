@@ -32,6 +32,7 @@ from labelwise.runtime.threads import run_all, run_stream
 from labelwise.strings import Strings
 
 if TYPE_CHECKING:
+    from labelwise.features.settings import TfidfConfig
     from labelwise.features.words import Rewriter
 
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 # Process texts in blocks of similar size on all threads, with rows written to few large arrays.
 #
 # Each thread's worker appends the rows of block after block to its arrays and records where each document's rows are.
-# Texts with letters that a kernel cannot lower-case (see `kernels.text.words`) are lower-cased by Python first. A
+# Texts with letters that a kernel cannot lower-case (see `kernels.words`) are lower-cased by Python first. A
 # worker with a `rewriter` rewrites each block before its kernel reads it.
 
 BLOCK_BYTES = 1 << 21
@@ -62,14 +63,10 @@ class RowRange:
 class Worker:
     """The state of one thread. Subclasses define the arrays for rows and the kernel that writes them."""
 
-    characters = False
-    """Whether terms are n-grams of characters."""
-
     def __init__(
-        self, texts: Strings, lowercase: bool, levels: int, row_ends: np.ndarray, rewriter: Rewriter | None = None
+        self, texts: Strings, config: TfidfConfig, row_ends: np.ndarray, rewriter: Rewriter | None = None
     ) -> None:
-        self.texts, self.lowercase, self.levels, self.row_ends = texts, lowercase, levels, row_ends
-        self.rewriter = rewriter
+        self.texts, self.config, self.row_ends, self.rewriter = texts, config, row_ends, rewriter
         self.number = 0
         self.max_entries = CAPACITY
         self.arrays: tuple[np.ndarray, ...] = ()
@@ -89,9 +86,9 @@ class Worker:
         """Write the rows of the documents first to last - 1; returns where they are."""
         self._first, self._begin = first, self.used
         if self.rewriter is None:
-            self._advance(self.texts, self.lowercase, first, last, 0)
+            self._advance(self.texts, self.config.lowercase, first, last, 0)
         else:
-            rewritten = self.rewriter.rewrite(self.texts[first:last], self.lowercase)
+            rewritten = self.rewriter.rewrite(self.texts[first:last], self.config.lowercase)
             self._advance(rewritten, False, 0, len(rewritten), first)
         self._close(last)
         ranges, self._ranges = self._ranges, []
@@ -131,7 +128,13 @@ class Worker:
         A word takes two bytes and a gap, and may grow by half. A character takes a byte, and one between gaps becomes
         three characters.
         """
-        return (2 * size + 3 * texts if self.characters else size // 2 + texts) * self.levels
+        words = self.config.analyzer == "word"
+        return (size // 2 + texts if words else 2 * size + 3 * texts) * lengths_of(self.config)
+
+
+def lengths_of(config: TfidfConfig) -> int:
+    """Different lengths of n-grams."""
+    return config.ngrams[1] - config.ngrams[0] + 1
 
 
 AnyWorker = TypeVar("AnyWorker", bound=Worker)
@@ -204,34 +207,35 @@ def joined(row_ranges: list[RowRange], row_ends: np.ndarray) -> tuple[np.ndarray
     return indptr, indices, values
 
 
+Forms = dict[str, tuple[str, int]]
+"""Words before they were rewritten, with what each became and how often it occurs."""
+
+
 @dataclass(frozen=True)
 class Counting:
-    """Which terms to count: lower-cased or not, of min_words to max_words words (or characters).
+    """Which terms to count, also with how often each occurs in all if there is a maximum of terms.
 
     `rewriters`: those that replace words before they are counted. `keep`: keep the term counts of each document.
-    `occurrences`: also count how often each term occurs in all.
     """
 
-    analyzer: str
-    lowercase: bool
-    min_words: int
-    max_words: int
-    keep: bool
-    occurrences: bool
+    config: TfidfConfig
     rewriters: RewriterPool | None = None
+    keep: bool = False
+
+    @property
+    def occurrences(self) -> bool:
+        """Whether to count how often each term occurs."""
+        return self.config.max_features is not None
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of a collection, their document frequencies, and their occurrences (empty if not requested).
-
-    `forms`: each word before it was rewritten, with what it became and how often it occurs.
-    """
+    """The terms of a collection, their document frequencies, and their occurrences (empty if not requested)."""
 
     table: TermTable
     frequency: np.ndarray
     occurrences: np.ndarray
-    forms: dict[str, tuple[str, int]]
+    forms: Forms
 
 
 @dataclass(frozen=True)
@@ -251,14 +255,11 @@ class _Counter(Worker):
     """Counts terms in a table per worker."""
 
     def __init__(self, texts: Strings, row_ends: np.ndarray, how: Counting) -> None:
-        rewriter = None
-        if how.rewriters is not None:
-            rewriter = how.rewriters.take()
-            rewriter.count_words()
-        super().__init__(texts, how.lowercase, how.max_words - how.min_words + 1, row_ends, rewriter)
+        super().__init__(texts, how.config, row_ends, None if how.rewriters is None else how.rewriters.take())
+        if self.rewriter is not None:
+            self.rewriter.occurrences = np.zeros(0, np.int64)
         self.how = how
-        self.characters = how.analyzer != "word"
-        self.table = new_table(how.analyzer, how.max_words)
+        self.table = new_table(how.config)
         self.frequency = np.zeros(0, np.int32)
         self.occurrences = np.zeros(0, np.int64)
 
@@ -270,7 +271,7 @@ class _Counter(Worker):
     def run_kernel(self, texts: Strings, lowercase: bool, row_ends: np.ndarray) -> tuple[int, int]:
         pairs = self.arrays[0] if self.arrays else np.empty(0, np.uint64)
         before = self.used
-        status, done, self.used = self.table.learn(texts, lowercase, self.how.min_words, pairs, before, row_ends)
+        status, done, self.used = self.table.learn(texts, lowercase, self.config.ngrams[0], pairs, before, row_ends)
         if len(self.frequency) < len(self.table):
             self.frequency = _enlarged(self.frequency, 2 * len(self.table))
             if self.how.occurrences:
@@ -285,9 +286,10 @@ def _enlarged(array: np.ndarray, size: int) -> np.ndarray:
     return enlarged
 
 
-def new_table(analyzer: str, max_words: int) -> TermTable:
+def new_table(config: TfidfConfig) -> TermTable:
     """An empty table for the terms of an analyzer."""
-    return TermTable(max_words) if analyzer == "word" else CharacterTable(max_words, analyzer == "char_wb")
+    longest = config.ngrams[1]
+    return TermTable(longest) if config.analyzer == "word" else CharacterTable(longest, config.analyzer == "char_wb")
 
 
 def count(texts: Strings, how: Counting) -> tuple[Terms, Counts]:
@@ -303,14 +305,18 @@ def count(texts: Strings, how: Counting) -> tuple[Terms, Counts]:
         frequency[terms] += worker.frequency[: len(terms)]
         if how.occurrences:
             occurrences[terms] += worker.occurrences[: len(terms)]
-    forms: dict[str, tuple[str, int]] = {}
+    forms: Forms = {}
     for worker in workers:
         if worker.rewriter is not None and how.rewriters is not None:
-            for form, (word, times) in worker.rewriter.counted_words().items():
-                forms[form] = word, times + forms.get(form, (word, 0))[1]
+            _add_forms(forms, worker.rewriter.counted_words())
             how.rewriters.give_back(worker.rewriter)
     counts = Counts(row_ranges if how.keep else [], numbers, row_ends)
     return Terms(table, frequency, occurrences, forms), counts
+
+
+def _add_forms(forms: Forms, more: Forms) -> None:
+    for form, (word, times) in more.items():
+        forms[form] = word, times + forms.get(form, (word, 0))[1]
 
 
 def words_of_terms(table: TermTable, kept: np.ndarray) -> Strings:
@@ -387,57 +393,48 @@ def _word_order(table: TermTable, words: np.ndarray) -> np.ndarray:
     return order
 
 
-def choose(frequency: np.ndarray, documents: int, min_df: float, max_df: float, what: str) -> np.ndarray:
-    """Mask of the terms in at least min_df and at most max_df documents (int: a count, float: a fraction).
-
-    `what` describes what a term is, for the message that there are none.
-    """
-    kept = within_limits(frequency, documents, min_df, max_df)
-    refuse_no_terms(int((frequency > 0).sum()), int(kept.sum()), documents, min_df, max_df, what)
-    return kept
-
-
-def within_limits(frequency: np.ndarray, documents: int, min_df: float, max_df: float) -> np.ndarray:
-    """Mask of the terms that `choose` keeps, which may be none."""
-    least, most = _limits(documents, min_df, max_df)
+def within_limits(frequency: np.ndarray, documents: int, config: TfidfConfig) -> np.ndarray:
+    """Mask of the terms in at least min_df and at most max_df documents (int: a count, float: a fraction)."""
+    least, most = _limits(documents, config)
     return (frequency > 0) & (frequency >= least) & (frequency <= most)
 
 
-def refuse_no_terms(found: int, kept: int, documents: int, min_df: float, max_df: float, what: str) -> None:
+def refuse_no_terms(found: int, kept: int, documents: int, config: TfidfConfig) -> None:
     """Raise if there are no terms, or if none are kept."""
-    least, most = _limits(documents, min_df, max_df)
+    least, most = _limits(documents, config)
     if not found:
-        raise DataError(f"there are no words in the {documents:,} texts: {what}")
+        raise DataError(f"there are no words in the {documents:,} texts: {config.what_terms_are}")
     if not kept:
         raise DataError(
             f"no words are left: none of {found:,} terms is in at least {least:g} and at most {most:g} "
-            f"of {documents:,} texts; lower min_df (now {min_df}) or raise max_df (now {max_df})"
+            f"of {documents:,} texts; lower min_df (now {config.min_df}) or raise max_df (now {config.max_df})"
         )
 
 
-def unknown_terms(terms: Terms, known: Strings, documents: int, min_df: float, max_df: float) -> np.ndarray:
-    """The numbers of the terms that are not `known`, sorted by their bytes.
+def _limits(documents: int, config: TfidfConfig) -> list[float]:
+    return [limit if isinstance(limit, int) else limit * documents for limit in (config.min_df, config.max_df)]
 
-    `min_df` and `max_df` apply to the frequencies in `terms`; their fractions refer to this number of documents.
+
+def unknown_terms(terms: Terms, known: Strings, documents: int, config: TfidfConfig) -> np.ndarray:
+    """The numbers of the terms within limits that are not `known`, sorted by their bytes.
+
+    Fractions refer to this number of documents.
     """
-    least, most = _limits(documents, min_df, max_df)
-    found = np.flatnonzero((terms.frequency > 0) & (terms.frequency >= least) & (terms.frequency <= most))
+    found = np.flatnonzero(within_limits(terms.frequency, documents, config))
     unknown = np.zeros(len(terms.table), bool)
     unknown[found] = positions_in(terms.table.spell(found), known) < 0
-    ranks = column_order(terms.table, unknown)
-    ordered = np.empty(int(unknown.sum()), np.int64)
-    ordered[ranks[unknown]] = np.flatnonzero(unknown)
-    return ordered
+    return by_column(column_order(terms.table, unknown))
 
 
-def _limits(documents: int, min_df: float, max_df: float) -> list[float]:
-    return [limit if isinstance(limit, int) else limit * documents for limit in (min_df, max_df)]
+def by_column(columns: np.ndarray) -> np.ndarray:
+    """The terms that have a column, in the order of columns."""
+    terms = np.flatnonzero(columns != UNKNOWN)
+    return terms[np.argsort(columns[terms])]
 
 
 def most_frequent(columns: np.ndarray, occurrences: np.ndarray, limit: int) -> np.ndarray:
     """Renumbered columns of the `limit` terms that occur most often, ties in column order; UNKNOWN for the others."""
-    terms = np.flatnonzero(columns != UNKNOWN)
-    terms = terms[np.argsort(columns[terms])]
+    terms = by_column(columns)
     chosen = np.sort(np.argsort(-occurrences[terms], kind="stable")[:limit])
     fewer = np.full(len(columns), UNKNOWN, np.int32)
     fewer[terms[chosen]] = np.arange(len(chosen))
@@ -489,16 +486,18 @@ class StreamedTerms:
     def __init__(self, how: Counting, folder: Path, limit: int) -> None:
         self.how, self.folder = how, folder
         self.max_terms = max(1, limit // TERM_BYTES)
-        levels = how.max_words - how.min_words + 1
-        self.group_bytes = min(max(limit // (BYTES_PER_TEXT_BYTE * levels), LEAST_GROUP), MOST_GROUP)
-        self.forms: dict[str, tuple[str, int]] = {}
+        wanted = limit // (BYTES_PER_TEXT_BYTE * lengths_of(how.config))
+        self.group_bytes = min(max(wanted, LEAST_GROUP), MOST_GROUP)
+        self.forms: Forms = {}
         self._written: list[SortedTerms] = []
         self._start_over()
 
     def add(self, texts: Strings) -> None:
         """Count the terms of more documents."""
         for group in text_groups(texts, self.group_bytes):
-            self._add_up(count(group, self.how)[0])
+            terms, _ = count(group, self.how)
+            self._add_counts(self._table.merge(terms.table), terms.frequency, terms.occurrences)
+            _add_forms(self.forms, terms.forms)
             if len(self._table) > self.max_terms:
                 self._written.append(self._on_disk(sorted_terms(self._counted(), self._frequency > 0)))
                 self._start_over()
@@ -513,27 +512,19 @@ class StreamedTerms:
         for bounds in zip(*(pairwise(edges) for edges in self._edges(lists)), strict=True):
             self._start_over()
             for one, (first, last) in zip(lists, bounds, strict=True):
-                self._add_list(one.part(first, last))
+                part = one.part(first, last)
+                if len(part.terms):
+                    self._add_counts(self._table.numbers_of(part.terms.compact()), part.frequency, part.occurrences)
+                    release_pages(part.terms.buffer)
             yield self._counted()
 
     def _start_over(self) -> None:
-        self._table: TermTable = new_table(self.how.analyzer, self.how.max_words)
+        self._table: TermTable = new_table(self.how.config)
         self._frequency = np.zeros(0, np.int32)
         self._occurrences = np.zeros(0, np.int64)
 
     def _counted(self) -> Terms:
         return Terms(self._table, self._frequency, self._occurrences, self.forms)
-
-    def _add_up(self, terms: Terms) -> None:
-        self._add_counts(self._table.merge(terms.table), terms.frequency, terms.occurrences)
-        for form, (word, times) in terms.forms.items():
-            self.forms[form] = word, times + self.forms.get(form, (word, 0))[1]
-
-    def _add_list(self, listed: SortedTerms) -> None:
-        if len(listed.terms):
-            numbers = self._table.numbers_of(listed.terms.compact())
-            self._add_counts(numbers, listed.frequency, listed.occurrences)
-            release_pages(listed.terms.buffer)
 
     def _add_counts(self, numbers: np.ndarray, frequency: np.ndarray, occurrences: np.ndarray) -> None:
         """Add counts of terms, each of which has another number."""
@@ -567,10 +558,7 @@ class StreamedTerms:
 
 def sorted_terms(terms: Terms, kept: np.ndarray) -> SortedTerms:
     """Some of the terms in order."""
-    columns = column_order(terms.table, kept)
-    chosen = np.flatnonzero(columns != UNKNOWN)
-    ordered = np.empty(len(chosen), np.int64)
-    ordered[columns[chosen]] = chosen
+    ordered = by_column(column_order(terms.table, kept))
     occurrences = terms.occurrences[ordered] if len(terms.occurrences) else terms.occurrences
     return SortedTerms(terms.table.spell(ordered), terms.frequency[ordered], occurrences)
 

@@ -43,11 +43,11 @@ def expand(
 
     block is (dense [documents, columns], first_dense, zeros): dense features with the indices from first_dense on,
     summed also if 0 with `zeros`; it may have no columns. nodes, scores [documents, beam]: the kept nodes of the level
-    above, padded with NO_LABEL; scores are logarithms unless the transform is PLAIN. sets and rows are the weights, see
-    `feature_sets` and `packed_rows`. allowed [children] is a mask of
-    children (empty: all), extra [children] is added to scores (empty: nothing), names [children] are their ids in the
-    result (empty: their indices). `position` [features] must hold -1 (empty: never used) and is reset to it; `widest`
-    is the maximum number of children per chunk. Ties go to the lower id.
+    above, padded with NO_LABEL; scores are logarithms unless the transform is PLAIN. sets and rows are the weights, as
+    in `PackedWeights`. allowed [children] is a mask of children (empty: all), extra [children] is added to scores
+    (empty: nothing), names [children] are their ids in the result (empty: their indices). `position` [features] must
+    hold -1 (empty: never used) and is reset to it; `widest` is the maximum number of children per chunk. Ties go to the
+    lower id.
 
     If some of the chunks are not known to be sound, marks them as WANTED in `checked` and returns False.
     """
@@ -296,7 +296,7 @@ def descend(
 ):  # fmt: skip
     """Search for the documents begin..end in some consecutive levels, which may be all (`is_first` and `is_last`).
 
-    levels [levels, numbers]: a level's arrays (children_offsets, those of `feature_sets` and `packed_rows`, bias,
+    levels [levels, numbers]: a level's arrays (children_offsets, those of `sets` and `rows` of `PackedWeights`, bias,
     scales, checked) as an address row, then its widest chunk and the number of children of all levels above; lane_type,
     value_type, word_type and byte_type are arrays of the types of lanes, values, words and bytes. rules [levels, 3]:
     the nodes to keep (not of the last level), and the transform and power of the scores.
@@ -431,8 +431,8 @@ def add_contributions(
     """Add factor * value * weight for each feature of the documents begin..end and each of their nodes.
 
     nodes and chunks [documents, k] are nodes of one level and their parents; nodes below 0 are left out. Document d
-    has sums[k * indptr[d] : k * indptr[d + 1]], node by node. The weights are those of `feature_sets` and
-    `packed_rows`; the chunks must have been checked.
+    has sums[k * indptr[d] : k * indptr[d + 1]], node by node. The weights are `sets` and `rows` of
+    `PackedWeights`; the chunks must have been checked.
     """
     full_offsets, first_rows, anchors, counts, lanes, values, full_values = rows
     k = nodes.shape[1]

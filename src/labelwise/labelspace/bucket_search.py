@@ -55,69 +55,87 @@ ScanResult = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class DocumentGroup:
-    """The search state of up to 32 documents.
+    """The search state of up to 32 documents; until there is a threshold, all labels are scored.
 
     Attributes
     ----------
-    documents, valid
-        Documents with finite scores, and their lanes; the others get no result.
+    first, valid
+        The first of the documents in `scores`, and those with finite scores, counted from it; others get no result.
+    best, ids
+        Scores and labels found so far [documents, k].
+    bytes, limits
+        What a label loses by each bucket, in one byte, and how much all its buckets may lose together.
     """
 
-    def __init__(self, aggregation: int, scores: np.ndarray, begin: int, end: int, k: int) -> None:
-        self.aggregation, self.scores = aggregation, scores
-        self.first = max(0, min(begin, scores.shape[2] - LANES))
-        n_tables, n_buckets, _ = scores.shape
-        self.tops = np.empty((n_tables, LANES), np.float32)
-        non_finite = np.empty(LANES, np.float32)
-        kernel: Any = highest
-        kernel(scores, self.first, self.tops, non_finite)
-        lanes = np.arange(begin, end) - self.first
-        self.valid = lanes[non_finite[lanes] == 0]
-        self.documents = self.valid + self.first
-        self.active = np.uint32(np.bitwise_or.reduce(np.uint32(1) << self.valid.astype(np.uint32), initial=0))
-        self.bytes = np.empty((0, n_buckets, LANES), np.uint8)
-        self.limits = np.zeros(LANES, np.uint8)
-        self.steps = np.zeros(LANES)
-        self.bounds = self.tops.sum(0, dtype=np.float64)
-        self.best = np.full((LANES, k), -np.inf, np.float32)
-        self.ids = np.full((LANES, k), NO_LABEL, np.int32)
+    def __init__(
+        self, aggregation: int, scores: np.ndarray, first: int, valid: np.ndarray, tops: np.ndarray, k: int
+    ) -> None:
+        self.aggregation, self.scores, self.first, self.valid, self.tops = aggregation, scores, first, valid, tops
+        self.documents, count = valid + first, tops.shape[1]
+        self.active = np.uint32(np.bitwise_or.reduce(np.uint32(1) << valid.astype(np.uint32), initial=0))
+        self.bounds, self.steps, self.limits = tops.sum(0, dtype=np.float64), np.zeros(count), np.zeros(count, np.uint8)
+        self.bytes = np.empty((0, scores.shape[1], count), np.uint8)
+        self.best = np.full((count, k), -np.inf, np.float32)
+        self.ids = np.full((count, k), NO_LABEL, np.int32)
         self.results: list[ScanResult] = []
+
+    @classmethod
+    def of(cls, aggregation: int, scores: np.ndarray, begin: int, end: int, k: int) -> DocumentGroup:
+        """The documents begin to end - 1."""
+        first = max(0, min(begin, scores.shape[2] - LANES))
+        tops, non_finite = np.empty((len(scores), LANES), np.float32), np.empty(LANES, np.float32)
+        highest(scores, first, tops, non_finite)
+        lanes = np.arange(begin, end) - first
+        return cls(aggregation, scores, first, lanes[non_finite[lanes] == 0], tops, k)
 
     def score_best_buckets(self, rows: np.ndarray, order: np.ndarray, offsets: np.ndarray) -> None:
         """Score labels of each document's best buckets in the first table, for an initial threshold."""
+        count = min(FIRST_BUCKETS, self.scores.shape[1])
+        scratch = np.empty(len(self.scores), np.float32)
+        promising = np.empty(max(FIRST_MEMBERS, 2 * self.best.shape[1]), np.int32)
         for lane in self.valid:
-            _score_best(
-                rows, order, offsets, self.scores, self.first + lane, self.aggregation, self.best[lane], self.ids[lane]
-            )
+            document = self.first + lane
+            chosen = np.argpartition(-self.scores[0, :, document], count - 1)[:count]
+            score_members(
+                rows, order, offsets, chosen, promising, self.scores, document, self.aggregation, scratch,
+                self.best[lane], self.ids[lane],
+            )  # fmt: skip
 
     def update_bounds(self) -> None:
-        """Compute bytes and limits for the current threshold; until there is one, all labels are scored."""
+        """Compute bytes and limits for the current threshold."""
         worst = self.best[:, -1].astype(np.float64)
-        if np.isneginf(worst[self.valid]).any():
+        if not len(self.valid) or np.isneginf(worst[self.valid]).any():
             return
-        n_tables, n_buckets, _ = self.scores.shape
-        if len(self.bytes) == 0:
-            self.bytes = np.empty((n_tables, n_buckets, LANES), np.uint8)
+        n_tables = len(self.scores)
         if self.aggregation == SUM:
             self.steps = _steps(self.bounds, worst, n_tables)
-            kernel: Any = as_bytes
-            kernel(self.scores, self.first, self.tops, _rounded_down(self.steps), self.bytes)
             self.limits = np.array(
                 [_limit(*each, n_tables) for each in zip(worst, self.bounds, self.steps, strict=True)]
             )
+            # slightly smaller factors, so that products rounded to float32 never exceed the exact ones
+            self._write_distances((self.steps * (1 - 1e-6)).astype(np.float32))
             return
-        weight, limit = _flag(self.aggregation, n_tables)
-        self.limits = np.full(LANES, min(limit, 255), np.uint8)  # bytes saturate at 255: all labels are within it
-        flags: Any = as_flags
-        flags(self.scores, self.first, worst.astype(np.float32), weight, self.bytes)
+        # for the minimum all tables must reach the threshold, for the median half of them
+        weight, limit = (255, 0) if self.aggregation == LEAST else (1, n_tables // 2)
+        self.limits = np.full(len(worst), limit)
+        self._write_flags(worst.astype(np.float32), weight)
+
+    def _write_distances(self, steps: np.ndarray) -> None:
+        """Distances from the upper bounds in steps."""
+        self.bytes = self.bytes if len(self.bytes) else np.empty((*self.scores.shape[:2], LANES), np.uint8)
+        as_bytes(self.scores, self.first, self.tops, steps, self.bytes)
+
+    def _write_flags(self, worst: np.ndarray, weight: int) -> None:
+        """The weight of each score below the threshold."""
+        self.bytes = self.bytes if len(self.bytes) else np.empty((*self.scores.shape[:2], LANES), np.uint8)
+        as_flags(self.scores, self.first, worst, weight, self.bytes)
 
     def scan(self, blocks: Iterable[LabelBlock]) -> None:
         """Scan some labels; the result is kept until `merge`."""
-        best, ids, limits = self.best.copy(), self.ids.copy(), self.limits.copy()
-        scratch = np.empty(len(self.scores), np.float32)
-        kernel: Any = scan
+        best, ids, scratch = self.best.copy(), self.ids.copy(), np.empty(len(self.scores), np.float32)
+        limits = np.minimum(self.limits, 255).astype(np.uint8)  # bytes saturate at 255: all labels are within it
         for rows, labels, first in blocks:
-            kernel(
+            scan(
                 rows, labels, first, self.bytes, self.active, limits, self.bounds, self.steps, self.scores, self.first,
                 self.aggregation, scratch, best, ids,
             )  # fmt: skip
@@ -130,76 +148,32 @@ class DocumentGroup:
         self.limits = np.min([limits for _, _, limits in results], 0)
 
 
-class SingleDocument:
-    """The search state of a single document."""
+class SingleDocument(DocumentGroup):
+    """The search state of one document, the only one in `scores`."""
 
-    def __init__(self, aggregation: int, scores: np.ndarray, document: int, k: int) -> None:
-        self.aggregation, self.scores = aggregation, scores
+    @classmethod
+    def of_one(cls, aggregation: int, scores: np.ndarray, document: int, k: int) -> SingleDocument:
+        """With this number, for the result."""
         finite = bool(np.isfinite(scores).all())
-        self.valid, self.documents = np.arange(int(finite)), np.full(int(finite), document)
-        self.bytes = np.empty((0, scores.shape[1]), np.uint8)
-        self.tops = scores.max(1) if finite else scores[:, 0]
-        self.bound, self.step, self.limit = float(self.tops.sum(dtype=np.float64)), 0.0, 0
-        self.best = np.full((1, k), -np.inf, np.float32)
-        self.ids = np.full((1, k), NO_LABEL, np.int32)
-        self.results: list[ScanResult] = []
+        found = cls(aggregation, scores, 0, np.arange(int(finite)), scores.max(1) if finite else scores[:, 0], k)
+        found.bytes, found.documents = found.bytes[:, :, 0], found.valid + document
+        return found
 
-    def score_best_buckets(self, rows: np.ndarray, order: np.ndarray, offsets: np.ndarray) -> None:
-        """Score labels of the best buckets in the first table."""
-        if len(self.valid):
-            _score_best(rows, order, offsets, self.scores, 0, self.aggregation, self.best[0], self.ids[0])
+    def _write_distances(self, steps: np.ndarray) -> None:
+        self.bytes = np.minimum((self.tops - self.scores[:, :, 0]) * steps, np.float32(255)).astype(np.uint8)
 
-    def update_bounds(self) -> None:
-        """Compute bytes and limit for the current threshold."""
-        worst = float(self.best[0, -1])
-        if np.isneginf(worst) or len(self.valid) == 0:
-            return
-        n_tables = len(self.scores)
-        if self.aggregation == SUM:
-            self.step = float(_steps(np.array([self.bound]), np.array([worst]), n_tables)[0])
-            distances = (self.tops - self.scores[:, :, 0]) * _rounded_down(np.array([self.step]))
-            self.bytes = np.minimum(distances, np.float32(255)).astype(np.uint8)
-            self.limit = int(_limit(worst, self.bound, self.step, n_tables))
-            return
-        weight, self.limit = _flag(self.aggregation, n_tables)
-        self.bytes = np.where(self.scores[:, :, 0] < np.float32(worst), np.uint8(weight), np.uint8(0))
+    def _write_flags(self, worst: np.ndarray, weight: int) -> None:
+        self.bytes = np.where(self.scores[:, :, 0] < worst, np.uint8(weight), np.uint8(0))
 
     def scan(self, blocks: Iterable[LabelBlock]) -> None:
-        """Scan some labels; the result is kept until `merge`."""
-        best, ids, limit = self.best.copy(), self.ids.copy(), self.limit
-        scratch = np.empty(len(self.scores), np.float32)
-        kernel: Any = scan_one
+        best, ids, scratch = self.best.copy(), self.ids.copy(), np.empty(len(self.scores), np.float32)
+        limit, bound, step = int(self.limits[0]), float(self.bounds[0]), float(self.steps[0])
         for rows, labels, first in blocks if len(self.valid) else ():
-            limit = kernel(
-                rows, labels, first, self.bytes, limit, self.bound, self.step, self.scores, self.aggregation, scratch,
-                best[0], ids[0],
+            limit = scan_one(
+                rows, labels, first, self.bytes, limit, bound, step, self.scores, self.aggregation, scratch, best[0],
+                ids[0],
             )  # fmt: skip
         self.results.append((best, ids, np.array([limit])))
-
-    def merge(self) -> None:
-        """Merge the results of all scans since the last merge."""
-        results, self.results = self.results, []
-        self.best, self.ids = _merged(results)
-        self.limit = min(int(limits[0]) for _, _, limits in results)
-
-
-def _score_best(
-    rows: np.ndarray,
-    order: np.ndarray,
-    offsets: np.ndarray,
-    scores: np.ndarray,
-    document: int,
-    aggregation: int,
-    best: np.ndarray,
-    ids: np.ndarray,
-) -> None:
-    """Score labels of a document's best buckets in the first table and keep the best."""
-    first_scores = scores[0, :, document]
-    count = min(FIRST_BUCKETS, len(first_scores))
-    chosen = np.argpartition(-first_scores, count - 1)[:count]
-    kernel: Any = score_members
-    scratch, promising = np.empty(len(scores), np.float32), np.empty(max(FIRST_MEMBERS, 2 * len(best)), np.int32)
-    kernel(rows, order, offsets, chosen, promising, scores, document, aggregation, scratch, best, ids)
 
 
 def _merged(results: Sequence[ScanResult]) -> tuple[np.ndarray, np.ndarray]:
@@ -222,25 +196,12 @@ def _steps(bounds: np.ndarray, worst: np.ndarray, n_tables: int) -> np.ndarray:
 
     The tolerance for rounding is included: scores may reach the threshold only once they are rounded.
     """
-    kernel: Any = distance_to
-    distances = np.array([kernel(low, n_tables, bound) for bound, low in zip(bounds, worst, strict=True)])
+    distances = np.array([distance_to(low, n_tables, bound) for bound, low in zip(bounds, worst, strict=True)])
     return STEPS / np.where(np.isfinite(distances), np.maximum(distances, 1e-30), 1.0)
 
 
-def _rounded_down(steps: np.ndarray) -> np.ndarray:
-    """Slightly smaller factors, so that products rounded to float32 never exceed the exact ones."""
-    return (steps * (1 - 1e-6)).astype(np.float32)
-
-
 def _limit(worst: float, bound: float, step: float, n_tables: int) -> np.uint8:
-    kernel: Any = limit_of
-    return np.uint8(0) if np.isneginf(worst) else np.uint8(kernel(worst, n_tables, bound, step))
-
-
-def _flag(aggregation: int, n_tables: int) -> tuple[int, int]:
-    """The penalty of a score below the threshold, and the limit of their sum: for the minimum all tables must reach the
-    threshold, for the median half of them."""
-    return (255, 0) if aggregation == LEAST else (1, n_tables // 2)
+    return np.uint8(0) if np.isneginf(worst) else np.uint8(limit_of(worst, n_tables, bound, step))
 
 
 Aggregation = Literal["mean", "least", "median"]
@@ -322,18 +283,18 @@ class BucketSearch:
             ids[group.documents], best[group.documents] = group.ids[group.valid], group.best[group.valid]
         return TopK(ids, best)
 
-    def _groups(self, scores: np.ndarray, k: int, aggregation: int) -> list[DocumentGroup | SingleDocument]:
+    def _groups(self, scores: np.ndarray, k: int, aggregation: int) -> list[Any]:
         """Documents in windows of 32, the last of which may overlap the one before; a few one by one."""
         n_tables, n_buckets, count = scores.shape
         if count <= FEW_DOCUMENTS:
             singles = [np.ascontiguousarray(scores[:, :, document : document + 1]) for document in range(count)]
-            return run_all(lambda item: SingleDocument(aggregation, item[1], item[0], k), list(enumerate(singles)))
+            return run_all(lambda item: SingleDocument.of_one(aggregation, item[1], item[0], k), enumerate(singles))
         if count < LANES:
             padded = np.zeros((n_tables, n_buckets, LANES), np.float32)
             padded[:, :, :count] = scores
             scores = padded
         edges = [(begin, min(begin + LANES, count)) for begin in range(0, count, LANES)]
-        return run_all(lambda edge: DocumentGroup(aggregation, scores, *edge, k), edges)
+        return run_all(lambda edge: DocumentGroup.of(aggregation, scores, *edge, k), edges)
 
     def _blocks(self, begin: int, end: int, labels: np.ndarray | None) -> Iterator[LabelBlock]:
         """Blocks of the labels from index `begin` to `end`, of all labels or of those given."""
@@ -364,11 +325,12 @@ class BucketSearch:
         ids = np.full((n_documents, 0), NO_LABEL, np.int32)
         best = np.full((n_documents, 0), -np.inf, np.float32)
         valid: Any = np.isfinite(scores).all((0, 1))
-        kernel: Any = all_scores
         code = AGGREGATIONS[aggregation]
         for rows, chosen, _ in self._blocks(0, len(labels), labels):
             combined = np.empty((n_documents, len(rows)), np.float32)
-            run_all(lambda part, r=rows, c=combined: kernel(r, scores, code, *part, c), ranges(n_documents, threads()))
+            run_all(
+                lambda part, r=rows, c=combined: all_scores(r, scores, code, *part, c), ranges(n_documents, threads())
+            )
             weighted = np.where(
                 valid[:, None], (to_score(combined) * weights[chosen]).astype(np.float32), np.float32(-np.inf)
             )
@@ -406,7 +368,6 @@ class BucketSearch:
         ids = np.full((n_documents, k), NO_LABEL, np.int32)
         best = np.full((n_documents, k), -np.inf, np.float32)
         top, min_hits = min(buckets, n_buckets), min(hits, n_tables, MAX_HITS)
-        kernel: Any = best_candidates
         code = AGGREGATIONS[aggregation]
 
         def work(part: tuple[int, int]) -> None:
@@ -416,8 +377,9 @@ class BucketSearch:
                 if not np.isfinite(own).all():
                     continue
                 chosen = np.argpartition(-own, top - 1, axis=1)[:, :top]
-                kernel(own[:, :, None], rows, order, offsets, chosen, min_hits, code, counts, best[document],
-                       ids[document])  # fmt: skip
+                best_candidates(
+                    own[:, :, None], rows, order, offsets, chosen, min_hits, code, counts, best[document], ids[document]
+                )
 
         run_all(work, ranges(n_documents, threads()))
         return TopK(ids, best)

@@ -29,6 +29,8 @@ from labelwise.runtime.progress import progress
 from labelwise.runtime.threads import ranges, run_all, threads
 
 Hash = Literal["murmur", "universal", "balanced"]
+DAMAGED = (OSError, ValueError, OverflowError, SyntaxError, tokenize.TokenError)
+"""What damaged headers of .npy files raise."""
 PRIME = (1 << 31) - 1
 """The modulus of the 2-universal hash; also the maximum number of labels."""
 MAX_BUCKETS = 1 << 24
@@ -84,25 +86,20 @@ class BucketTables:
         """The bucket of every label in one repetition."""
         if self.given is not None and number in self.given:
             return self.given[number]
+        table = np.empty(self.n_items, self.dtype)
         if self.hash == "balanced":
             order = np.random.default_rng([self.seed, number]).permutation(self.n_items)
-            table = np.empty(self.n_items, self.dtype)
             table[order] = np.arange(self.n_items) % self.n_buckets
-            return table
-        table = np.empty(self.n_items, self.dtype)
-        run_all(
-            lambda part: self._write_hashes(number, part[0], table[part[0] : part[1]]), ranges(self.n_items, threads())
-        )
+        else:
+            parts = ranges(self.n_items, threads())
+            run_all(lambda part: self._write_hashes(number, part[0], table[part[0] : part[1]]), parts)
         return table
 
     def rows(self, begin: int, end: int) -> np.ndarray:
         """The buckets of the labels begin to end - 1, [labels, repetitions]; for hashes only, which need no storage."""
-        if self.hash == "balanced" or self.given:
-            raise ValueError("only hashes can be computed for single labels")
         rows = np.empty((end - begin, len(self)), self.dtype)
         if self.hash == "universal":
-            kernel: Any = universal_rows
-            kernel(begin, *self._factors, PRIME, self.n_buckets, rows)
+            universal_rows(begin, *self._factors, PRIME, self.n_buckets, rows)
         else:
             for column, number in enumerate(self.numbers):
                 self._write_hashes(number, begin, rows[:, column])
@@ -110,8 +107,6 @@ class BucketTables:
 
     def rows_of(self, items: np.ndarray) -> np.ndarray:
         """The buckets of any labels [labels, repetitions]; for the universal hash only."""
-        if self.hash != "universal" or self.given:
-            raise ValueError("only the universal hash can be computed for labels in any order")
         factors, shifts = self._factors
         mixed = (items.astype(np.int64)[:, None] * factors + shifts) % PRIME
         return (mixed % self.n_buckets).astype(self.dtype)
@@ -131,12 +126,10 @@ class BucketTables:
 
     def _write_hashes(self, number: int, first: int, out: np.ndarray) -> None:
         if self.hash == "murmur":
-            kernel: Any = murmur_buckets
-            kernel(first, len(out), number, self.n_buckets, out)
+            murmur_buckets(first, len(out), number, self.n_buckets, out)
             return
         a, b = universal_factors(self.seed, number)
-        universal: Any = universal_rows
-        universal(first, np.array([a]), np.array([b]), PRIME, self.n_buckets, out[:, None])
+        universal_rows(first, np.array([a]), np.array([b]), PRIME, self.n_buckets, out[:, None])
 
     # --- files of the original MACH ---
 
@@ -160,13 +153,7 @@ def _read_lookup(folder: Path, number: int, n_items: int, n_buckets: int) -> np.
     path = folder / f"bucket_order_{number}.npy"
     try:
         table = np.lib.format.open_memmap(path, mode="r")  # only plain arrays: neither archives nor objects
-    except (
-        OSError,
-        ValueError,
-        OverflowError,
-        SyntaxError,
-        tokenize.TokenError,
-    ) as error:  # damaged headers raise any of these
+    except DAMAGED as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise DataError(f"cannot read a table of buckets: {why}", path) from None
     try:
@@ -296,8 +283,7 @@ def repartitioned(
                 preferred[used] = _best_buckets(_sums(labels, used, centred, n_buckets), preferred.shape[1], offered)
             step(end - begin)
     order = np.argsort(-counts, kind="stable")
-    kernel: Any = least_loaded
-    return kernel(preferred, order, n_buckets).astype(bucket_dtype(n_buckets))
+    return least_loaded(preferred, order, n_buckets).astype(bucket_dtype(n_buckets))
 
 
 def _mean_scores(scores: Scores, n_documents: int) -> np.ndarray:

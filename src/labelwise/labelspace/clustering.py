@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,8 @@ SHARED_COMPARISONS = 8_000_000
 """The same limit for k-way: entries times clusters."""
 SAMPLE_WORK = 500_000
 """Entries of the labels from which the split of a larger group is learned."""
+MAX_ITERATIONS = 20
+"""Iterations per split; it ends earlier when no label moves."""
 REFINEMENTS = 8
 """Iterations over all labels of a group after those over its sample."""
 STARTS, FEW_LABELS = 4, 1000
@@ -40,9 +42,7 @@ COLUMN_SAMPLE = 1_000_000
 """Entries sampled to divide the columns into ranges of about equal work."""
 
 
-def halve(
-    features: Any, leaf_size: int, seed: int = 0, max_iterations: int = 20, starts: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+def halve(features: Any, leaf_size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Split labels into two halves recursively until no group has more than `leaf_size` labels.
 
     Parameters
@@ -53,23 +53,16 @@ def halve(
         Maximum labels per group.
     seed
         Seed of the initial pairs of labels of each split.
-    max_iterations
-        Maximum iterations per split; it ends earlier when no label changes sides.
-    starts
-        Initial pairs per split, of which the best after a few iterations is used; None: one, or `STARTS` of few labels.
 
     Returns
     -------
     The order of the labels, group after group, and the bounds of the groups in it. Sizes differ by one at most.
     """
-    rows = _checked_rows(features, leaf_size, max_iterations)
+    rows = _checked_rows(features, leaf_size)
     depth = 0
     while len(rows) > leaf_size << depth:
         depth += 1
-    if starts is None:
-        starts = STARTS if len(rows) <= FEW_LABELS else 1
-    if starts < 1:
-        raise ConfigError(f"starts must be 1 or more, got {starts}")
+    starts = STARTS if len(rows) <= FEW_LABELS else 1
     draws = np.random.default_rng(seed).integers(0, 2**62, (2**depth - 1, starts, 2))
     order = np.arange(len(rows))
     alone: list[tuple[int, int, int, int]] = []
@@ -82,7 +75,7 @@ def halve(
             if rows.work(group) <= most:
                 alone.append((node, begin, end, layers))
                 continue
-            _halve_together(rows, group, draws[node], max_iterations)
+            _halve_together(rows, group, draws[node])
             middle = begin + (end - begin) // 2
             halved += [(2 * node + 1, begin, middle), (2 * node + 2, middle, end)]
         together = halved
@@ -93,7 +86,7 @@ def halve(
         node, begin, end, layers = task
         group_rows = rows.take(order[begin:end])
         group_order = np.arange(end - begin)
-        halve_recursively(*group_rows.arrays, group_rows.n_columns, layers, draws, node, max_iterations, group_order)
+        halve_recursively(*group_rows.arrays, group_rows.n_columns, layers, draws, node, MAX_ITERATIONS, group_order)
         order[begin:end] = order[begin:end][group_order]
 
     _largest_first(halve_alone, alone, lambda task: rows.work(order[task[1] : task[2]]))
@@ -103,32 +96,26 @@ def halve(
     return order, np.array(edges)
 
 
-def cluster(
-    features: Any, branching: int, leaf_size: int, seed: int = 0, slack: float = 1.0, max_iterations: int = 20
-) -> tuple[np.ndarray, list[np.ndarray]]:
+def cluster(features: Any, branching: int, leaf_size: int, seed: int = 0) -> tuple[np.ndarray, list[np.ndarray]]:
     """Split labels into `branching` clusters recursively until no group has more than `leaf_size` labels.
+
+    Sizes of clusters differ by one at most.
 
     Parameters
     ----------
-    features, seed, max_iterations
+    features, seed
         As for `halve`.
     branching
         Clusters per group; fewer where fewer are enough to reach `leaf_size`.
     leaf_size
         Maximum labels in a group that is not split further.
-    slack
-        Maximum size of a cluster as a multiple of the equal size: 1 for equal sizes (they differ by one at most), more
-        to let clusters follow the data. Never more than half of the group, so that the tree stays shallow.
 
     Returns
     -------
     The order of the labels, and for each layer from the top the bounds of its groups in it.
     """
-    rows = _checked_rows(features, leaf_size, max_iterations)
-    if branching < 2:
-        raise ConfigError(f"branching must be 2 or more, got {branching}")
-    if slack < 1:
-        raise ConfigError(f"slack must be 1 (equal sizes) or more, got {slack}")
+    check_branching(branching)
+    rows = _checked_rows(features, leaf_size)
     random = np.random.default_rng(seed)
     order = np.arange(len(rows))
     layers: list[np.ndarray] = []
@@ -138,33 +125,42 @@ def cluster(
         for begin, end in pairwise(edges.tolist()):
             if end - begin > leaf_size:
                 draws = random.random(min(branching, -(-(end - begin) // leaf_size)))
-                groups.append(_Group(begin, end, draws, *_sizes(end - begin, len(draws), slack)))
-        edges = np.unique(np.concatenate([edges, *_cluster_layer(rows, order, groups, max_iterations)]))
+                groups.append(_Group(begin, end, draws))
+        edges = np.unique(np.concatenate([edges, *_cluster_layer(rows, order, groups)]))
         layers.append(edges)
     return order, layers
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Labels to cluster: their range in the order, a random number per cluster and the limits of a cluster's size."""
+def check_branching(branching: int) -> None:
+    """Refuse groups that would not become smaller."""
+    if branching < 2:
+        raise ConfigError(f"branching must be 2 or more, got {branching}")
+
+
+class _Group(NamedTuple):
+    """Labels to cluster: their range in the order, and a random number per cluster."""
 
     begin: int
     end: int
     draws: np.ndarray
-    smallest: int
-    largest: int
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The smallest and the largest size of a cluster."""
+        rows, count = self.end - self.begin, len(self.draws)
+        return rows // count, -(-rows // count)
 
 
-def _cluster_layer(rows: LabelRows, order: np.ndarray, groups: list[_Group], max_iterations: int) -> list[np.ndarray]:
+def _cluster_layer(rows: LabelRows, order: np.ndarray, groups: list[_Group]) -> list[np.ndarray]:
     """Split all groups of a layer and reorder their labels; returns the bounds of each group's clusters."""
     bounds: dict[int, np.ndarray] = {}
 
     def work(group: _Group) -> int:
         return rows.work(order[group.begin : group.end]) * len(group.draws)
 
-    def split(group: _Group, clusters_of: Callable[[LabelRows, np.ndarray, _Group, int], np.ndarray]) -> None:
+    def split(group: _Group, clusters_of: Callable[[LabelRows, np.ndarray, _Group], np.ndarray]) -> None:
         members = order[group.begin : group.end]
-        clusters = clusters_of(rows, members, group, max_iterations)
+        clusters = clusters_of(rows, members, group)
         order[group.begin : group.end] = members[np.argsort(clusters, kind="stable")]
         bounds[group.begin] = group.begin + np.cumsum(np.bincount(clusters))
 
@@ -176,13 +172,6 @@ def _cluster_layer(rows: LabelRows, order: np.ndarray, groups: list[_Group], max
             alone.append(group)
     _largest_first(lambda group: split(group, _cluster_alone), alone, work)
     return [bounds[group.begin] for group in groups]
-
-
-def _sizes(rows: int, count: int, slack: float) -> tuple[int, int]:
-    """The smallest and the largest size of `count` clusters."""
-    if slack == 1:
-        return rows // count, -(-rows // count)
-    return 1, int(np.ceil(rows * max(1.0, min(slack, count / 2)) / count))
 
 
 def _largest_first(work: Callable[[Any], None], tasks: list, size: Callable[[Any], int]) -> None:
@@ -247,14 +236,12 @@ class LabelRows:
         return list(pairwise(np.unique([0, *np.searchsorted(total, targets), self.width]).tolist()))
 
 
-def _checked_rows(features: Any, leaf_size: int, max_iterations: int) -> LabelRows:
+def _checked_rows(features: Any, leaf_size: int) -> LabelRows:
     """Rows of unit norm from CSR, dense or `Blocks`."""
     from labelwise.kernels.clustering import row_norms
 
     if leaf_size < 1:
         raise ConfigError(f"leaf_size must be 1 label or more, got {leaf_size}")
-    if max_iterations < 1:
-        raise ConfigError(f"max_iterations must be 1 or more, got {max_iterations}")
     csr, dense = two_blocks(features)
     if csr.shape[0] == 0:
         raise DataError("there are no labels to cluster: the label features have no rows")
@@ -271,7 +258,7 @@ def _checked_rows(features: Any, leaf_size: int, max_iterations: int) -> LabelRo
 # --- one group ----------------------------------------------------------------------------------------------------
 
 
-def _halve_together(rows: LabelRows, members: np.ndarray, draws: np.ndarray, max_iterations: int) -> None:
+def _halve_together(rows: LabelRows, members: np.ndarray, draws: np.ndarray) -> None:
     """Move the left half of a large group before the right one; all threads work on each step.
 
     Bitwise the same as the kernel `halve_recursively`, unless the group is so large that a sample of it is split first:
@@ -294,14 +281,14 @@ def _halve_together(rows: LabelRows, members: np.ndarray, draws: np.ndarray, max
 
     with_all = products()
     scores, spare = np.empty(count), np.empty(count)
-    work, more = rows.work(members), max_iterations
+    work, more = rows.work(members), MAX_ITERATIONS
     if work > COPIED_WORK:
-        centre[:] = _sampled_centre(rows, members[:: work // SAMPLE_WORK], draws, max_iterations)
+        centre[:] = _sampled_centre(rows, members[:: work // SAMPLE_WORK], draws)
         signs[:] = 0  # nothing is added to the centre
-        scores[:], more = products(), min(max_iterations, REFINEMENTS)
+        scores[:], more = products(), REFINEMENTS
         kernels.choose_half(scores, spare, best, signs)
     else:
-        trial, highest = min(kernels.TRIAL, max_iterations), -1.0
+        trial, highest = kernels.TRIAL, -1.0
         more -= trial
         for pair in draws:
             one, other = kernels.first_pair(pair, count)
@@ -323,12 +310,12 @@ def _halve_together(rows: LabelRows, members: np.ndarray, draws: np.ndarray, max
     kernels.partition_members(members, best, np.empty(count, np.int64))
 
 
-def _sampled_centre(rows: LabelRows, members: np.ndarray, draws: np.ndarray, max_iterations: int) -> np.ndarray:
+def _sampled_centre(rows: LabelRows, members: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """The difference between the directions of both halves of some rows; the lower products with it are left."""
     from labelwise.kernels.clustering import add_to_centre, halve_recursively
 
     some, order = rows.take(members), np.arange(len(members))
-    halve_recursively(*some.arrays, some.n_columns, 1, draws[None], 0, max_iterations, order)
+    halve_recursively(*some.arrays, some.n_columns, 1, draws[None], 0, MAX_ITERATIONS, order)
     difference = np.zeros(rows.width, np.float32)
     middle = len(members) // 2
     for half, sign in ((order[:middle], -1), (order[middle:], 1)):
@@ -339,19 +326,19 @@ def _sampled_centre(rows: LabelRows, members: np.ndarray, draws: np.ndarray, max
     return difference
 
 
-def _cluster_alone(rows: LabelRows, members: np.ndarray, group: _Group, max_iterations: int) -> np.ndarray:
+def _cluster_alone(rows: LabelRows, members: np.ndarray, group: _Group) -> np.ndarray:
     """The cluster of each of the group's rows."""
     from labelwise.kernels.clustering import cluster_rows
 
     group_rows, clusters = rows.take(members), np.empty(len(members), np.int64)
     cluster_rows(
         *group_rows.arrays, group_rows.n_columns, np.arange(len(members)),
-        group.draws, group.smallest, group.largest, max_iterations, clusters,
+        group.draws, *group.sizes, MAX_ITERATIONS, clusters,
     )  # fmt: skip
     return clusters
 
 
-def _cluster_together(rows: LabelRows, members: np.ndarray, group: _Group, max_iterations: int) -> np.ndarray:
+def _cluster_together(rows: LabelRows, members: np.ndarray, group: _Group) -> np.ndarray:
     """`_cluster_alone` for a large group: threads divide its rows, then its centres. The steps of `cluster_rows`."""
     from labelwise.kernels import clustering as kernels
     from labelwise.kernels.clustering import add_to_centre
@@ -372,9 +359,9 @@ def _cluster_together(rows: LabelRows, members: np.ndarray, group: _Group, max_i
         centre = np.zeros(rows.width, np.float32)
         kernels.similar_to_cluster(*rows.arrays, members, clusters, cluster, centre, similarities[cluster])
 
-    for iteration in range(max_iterations):
-        moved = kernels.choose_clusters(similarities, group.smallest, group.largest, clusters)
-        if moved == 0 or iteration == max_iterations - 1:
+    for iteration in range(MAX_ITERATIONS):
+        moved = kernels.choose_clusters(similarities, *group.sizes, clusters)
+        if moved == 0 or iteration == MAX_ITERATIONS - 1:
             break
         parallel.run_all(compare, range(len(group.draws)))
     return clusters

@@ -212,13 +212,12 @@ def best_labels_of_digits(scores: np.ndarray, code: DigitCode, k: int) -> tuple[
     found = k if code.label_at is None else k + 1  # one more shows whether other labels tie with the last
     best = np.full((len(scores), found), -np.inf, np.float32)
     codes = np.full((len(scores), found), -1, np.int64)
-    kernel: Any = best_codes
     radices = np.array(code.radices, np.int64)
     parts = ranges(len(scores), threads() if len(scores) * k * scores.shape[1] > FEW else 1)
     if k * k > INSERTIONS_PER_LABEL * code.n_labels:
         run_all(lambda part: _sort_all(scores, code, best, codes, *part), parts)
     else:
-        run_all(lambda part: kernel(scores, radices, code.n_labels, best, codes, *part), parts)
+        run_all(lambda part: best_codes(scores, radices, code.n_labels, best, codes, *part), parts)
     ids = code.labels(codes)
     return (ids, best) if code.label_at is None else _by_label(ids, best, scores, code, k)
 

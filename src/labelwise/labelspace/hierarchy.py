@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,20 +30,17 @@ def bounds_from_names(parents: Mapping[str, str | None], label_names: Sequence[s
             f"none of the {len(label_nodes):,} labels is in the hierarchy of {len(nodes):,} names; "
             f"a label is called '{label_names[0]}'" + (f", a node '{next(iter(nodes))}'" if nodes else "")
         )
-    depths_of_nodes(parent_ids, list(nodes))
     has_child = np.zeros(len(nodes) + 1, bool)
     has_child[parent_ids] = True  # -1 is the extra last entry
     homes = np.where(has_child[label_nodes], label_nodes, parent_ids[label_nodes])
-    return bounds_from_ids(parent_ids, np.where(label_nodes < 0, -1, homes))
+    return bounds_from_ids(parent_ids, np.where(label_nodes < 0, -1, homes), list(nodes))
 
 
-def bounds_from_ids(parents: Any, homes: Any) -> Bounds:
+def bounds_from_ids(parents: np.ndarray, homes: np.ndarray, names: Sequence[str]) -> Bounds:
     """`bounds_from_names` by indices: the parent of each node or -1, and the home of each label or -1."""
-    parents = _node_numbers(parents, "parents", len(parents))
-    nodes = _node_numbers(homes, "the labels' nodes", len(parents))
-    depths = np.append(depths_of_nodes(parents), 0)
+    depths = np.append(depths_of_nodes(parents, names), 0)
     parents = np.append(parents, -1)
-    nodes[nodes < 0] = len(parents) - 1  # one extra node at the top for labels without a home
+    nodes = np.where(homes < 0, len(parents) - 1, homes)  # one extra node at the top for labels without a home
     order = np.arange(len(nodes))
     levels: list[np.ndarray] = []
     for level in range(int(depths[nodes].max(initial=0)), -1, -1):
@@ -80,16 +76,7 @@ def _bounds(levels: list[np.ndarray], order: np.ndarray) -> list[np.ndarray]:
     return bounds
 
 
-def _node_numbers(given: Any, what: str, count: int) -> np.ndarray:
-    numbers = np.asarray(given)
-    if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and len(numbers)):
-        raise DataError(f"{what} must be a vector of integers, got {numbers.dtype} of shape {numbers.shape}")
-    if len(numbers) and (numbers.min() < -1 or numbers.max() >= count):
-        raise DataError(f"{what} must be indices of the {count:,} nodes, from 0, or -1 for none")
-    return numbers.astype(np.int64)
-
-
-def depths_of_nodes(parents: np.ndarray, names: Sequence[str] | None = None) -> np.ndarray:
+def depths_of_nodes(parents: np.ndarray, names: Sequence[str]) -> np.ndarray:
     """The depth of each node. Cycles and depths above MAX_DEPTH raise; `names` are for the message."""
     depths = np.zeros(len(parents), np.int64)
     above = parents.copy()
@@ -99,7 +86,7 @@ def depths_of_nodes(parents: np.ndarray, names: Sequence[str] | None = None) -> 
             cycle = _cycle(parents, int(waiting[0]))
             if not cycle:
                 raise DataError(f"the hierarchy is too deep: a node may have at most {MAX_DEPTH} ancestors")
-            shown = [str(node) if names is None else names[node] for node in cycle]
+            shown = [names[node] for node in cycle]
             if len(shown) > 8:
                 shown[4:-4] = ["..."]
             raise DataError(f"the hierarchy has a cycle: {' < '.join(shown)}; every branch must end in a root")

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from labelwise.data.dataset import canonical_csr
-from labelwise.errors import ConfigError, DataError, ModelFormatError
+from labelwise.errors import DataError, ModelFormatError
 from labelwise.io.folder import get_tensor
 from labelwise.io.tensors import are_offsets, are_sizes, in_range
 from labelwise.topk import NO_LABEL
@@ -128,14 +128,7 @@ class LabelTree:
 
     @classmethod
     def balanced(
-        cls,
-        label_features: Any,
-        leaf_size: int = 100,
-        branching: int = 16,
-        seed: int = 0,
-        max_iterations: int = 20,
-        top_nodes: int | None = None,
-        starts: int | None = None,
+        cls, label_features: Any, leaf_size: int = 100, branching: int = 16, seed: int = 0, top_nodes: int | None = None
     ) -> LabelTree:
         """Groups of equal size by balanced spherical 2-means, then every `branching` neighbours under one node.
 
@@ -149,40 +142,27 @@ class LabelTree:
             Children per node of the other levels.
         seed
             Seed of the initial pairs of labels of each split.
-        max_iterations
-            Maximum iterations per split.
         top_nodes
             Maximum nodes of the top level; None: `branching`.
-        starts
-            Initial pairs of labels per split, of which the best is used; not given: as in `clustering.halve`.
         """
-        from labelwise.labelspace.clustering import halve
+        from labelwise.labelspace.clustering import check_branching, halve
 
-        _check_branching(branching)
-        order, edges = halve(label_features, leaf_size, seed, max_iterations, starts)
+        check_branching(branching)
+        order, edges = halve(label_features, leaf_size, seed)
         levels = [edges]
         while len(levels[0]) - 1 > (top_nodes or branching):
             levels.insert(0, np.append(levels[0][:-1:branching], len(order)))
         return cls.from_bounds(order, levels)
 
     @classmethod
-    def kway(
-        cls,
-        label_features: Any,
-        branching: int = 16,
-        leaf_size: int = 100,
-        seed: int = 0,
-        slack: float = 1.0,
-        max_iterations: int = 20,
-    ) -> LabelTree:
+    def kway(cls, label_features: Any, branching: int = 16, leaf_size: int = 100, seed: int = 0) -> LabelTree:
         """Split every node into `branching` clusters by spherical k-means: shallow trees, for a large `branching`.
 
-        Parameters are those of `balanced`, and `slack`: the maximum size of a cluster as a multiple of the equal size.
+        Parameters are those of `balanced`.
         """
         from labelwise.labelspace.clustering import cluster
 
-        _check_branching(branching)
-        return cls.from_bounds(*cluster(label_features, branching, leaf_size, seed, slack, max_iterations))
+        return cls.from_bounds(*cluster(label_features, branching, leaf_size, seed))
 
     @classmethod
     def from_parents(cls, parents: Mapping[str, str | None], label_names: Sequence[str]) -> LabelTree:
@@ -242,25 +222,13 @@ class LabelTree:
         sizes, parents, label_order = (
             get_tensor(tensors, f"{prefix}.{part}", path) for part in ("sizes", "parents", "label_order")
         )
-        valid = (
-            sizes.ndim == parents.ndim == label_order.ndim == 1
-            and sizes.dtype == np.int64
-            and 0 < len(sizes) <= MAX_LEVELS
-            and (sizes > 0).all()
-            and are_sizes(sizes, len(parents))
-        )
-        if not valid:
+        vectors = sizes.ndim == parents.ndim == label_order.ndim == 1 and sizes.dtype == np.int64
+        if not (vectors and 0 < len(sizes) <= MAX_LEVELS and (sizes > 0).all() and are_sizes(sizes, len(parents))):
             raise ModelFormatError(f"{path}: the levels of {prefix} are damaged")
-        levels = tuple(np.split(parents, np.cumsum(sizes)[:-1]))
-        fault = _fault(levels, label_order)
-        if fault is not None:
-            raise ModelFormatError(f"{path}: {prefix} is not a label tree: {fault}")
-        return cls(levels, label_order)
-
-
-def _check_branching(branching: int) -> None:
-    if branching < 2:
-        raise ConfigError(f"branching must be 2 children or more, got {branching}")
+        try:
+            return cls(tuple(np.split(parents, np.cumsum(sizes)[:-1])), label_order)
+        except DataError as error:
+            raise ModelFormatError(f"{path}: {prefix} is {error.what}") from None
 
 
 def _with_columns(matrix: sparse.csr_array, columns: np.ndarray, count: int) -> sparse.csr_array:
@@ -334,29 +302,17 @@ def _choose(
     rows, ranks, nodes = (part[nodes != NO_LABEL] for part in (rows, ranks, nodes))
     true_keys = true_rows.astype(np.int64) * n_nodes + true_nodes
     keys = rows.astype(np.int64) * n_nodes + nodes
-    is_true, was_ranked = _in(keys, true_keys), _in(true_keys, np.sort(keys))
+    is_true, was_ranked = np.isin(keys, true_keys), np.isin(true_keys, keys)
     # true and ranked nodes first, then those only true, then those only ranked
     all_rows = np.concatenate([rows, true_rows[~was_ranked]])
     all_nodes = np.concatenate([nodes, true_nodes[~was_ranked]])
-    order = np.lexsort(
-        (
-            np.concatenate([ranks, np.zeros(int((~was_ranked).sum()), ranks.dtype)]),
-            np.concatenate([np.where(is_true, 0, 2), np.ones(int((~was_ranked).sum()), np.int64)]),
-            all_rows,
-        )
-    )
+    n_others = len(all_rows) - len(rows)
+    kinds = np.append(np.where(is_true, 0, 2), np.ones(n_others, np.int64))
+    order = np.lexsort((np.append(ranks, np.zeros(n_others, ranks.dtype)), kinds, all_rows))
     all_rows, all_nodes = all_rows[order], all_nodes[order]
     column = np.arange(len(all_rows)) - np.searchsorted(all_rows, np.arange(len(ranked)))[all_rows]
     kept = column < chosen.shape[1]
     chosen[all_rows[kept], column[kept]] = all_nodes[kept]
-
-
-def _in(values: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Mask of the values that are in the sorted array `among`."""
-    if len(among) == 0:
-        return np.zeros(len(values), bool)
-    indices = np.minimum(np.searchsorted(among, values), len(among) - 1)
-    return among[indices] == values
 
 
 def children_of(nodes: np.ndarray, offsets: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def compile_ahead(stages: Sequence[str], precision: str = "float32") -> None:
     with _starting:
         if _second is not None or os.environ.get(VARIABLE) == "0" or threads() < 2 or not _is_python(sys.executable):
             return
-        missing = [stage for stage in stages if not jit.is_cached(KERNELS[stage]())]
+        missing = [stage for stage in stages if not jit.is_cached(kernel_of(stage))]
         if not missing:
             return
         try:
@@ -105,9 +106,8 @@ class _SecondProcess:
         """Note which file is made, and that none is when the process has ended."""
         for line in self._process.stdout or ():
             self._note(line.strip())
-        code = self._process.wait()
+        log.debug("compiling ahead ended with exit code %d", self._process.wait())
         self._note("")
-        log.debug("compiling ahead ended with exit code %d", code)
 
     def _note(self, file: str) -> None:
         with self._changed:
@@ -140,8 +140,8 @@ def _solver(_precision: str) -> None:
     from labelwise.runtime.job import Job
 
     tree = LabelTree.from_bounds(np.arange(FEW), [np.arange(0, FEW + 1, 2)])  # small nodes, so that rows are copied
-    examples = TrainingExamples(FeatureRows.of(_few_documents()), _few_documents())
-    train_tree(examples, tree, tree.aggregate(examples.labels), TrainingSettings(), Job())
+    examples = TrainingExamples(FeatureRows.of(_few_documents()))
+    train_tree(examples, tree, tree.aggregate(_few_documents()), TrainingSettings(), Job())
 
 
 def _few_documents() -> Any:
@@ -153,26 +153,14 @@ STAGES: dict[str, Callable[[str], None]] = {"search": _search, "words": _words, 
 """Each with a little data of the types that `linear_tree` has for texts."""
 
 
-def _search_kernel() -> Any:
-    from labelwise.kernels.search import descend
-
-    return descend
-
-
-def _words_kernel() -> Any:
-    from labelwise.kernels.term_rows import look_up
-
-    return look_up
-
-
-def _solver_kernel() -> Any:
-    from labelwise.kernels.solver import solve_lanes
-
-    return solve_lanes
-
-
-KERNELS: dict[str, Callable[[], Any]] = {"search": _search_kernel, "words": _words_kernel, "solver": _solver_kernel}
+KERNELS = {"search": "search.descend", "words": "term_rows.look_up", "solver": "solver.solve_lanes"}
 """The kernel of each stage that takes longest to compile."""
+
+
+def kernel_of(stage: str) -> Any:
+    """That kernel."""
+    module, name = KERNELS[stage].split(".")
+    return getattr(import_module(f"labelwise.kernels.{module}"), name)
 
 
 def _report(path: Path) -> None:

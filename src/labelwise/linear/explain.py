@@ -45,50 +45,30 @@ class TreeExplainer:
             set(search.best(row, beams[:depth], min(beams[depth], self.levels[depth].n_children)).ids[0].tolist())
             for depth, search in enumerate(self._searches)
         ]
-        return [_path(row, self.tree, self.levels, int(label), kept, self.post_processors) for label in labels]
+        return [self._path(row, int(label), kept) for label in labels]
 
-
-def _path(
-    row: Any,
-    tree: LabelTree,
-    levels: Sequence[PackedWeights],
-    label: int,
-    kept: Sequence[set[int]],
-    post_processors: Sequence[str],
-) -> LabelPath:
-    nodes = [int(tree.label_positions[label])]
-    for parents in tree.parents[:0:-1]:
-        nodes.insert(0, int(parents[nodes[0]]))
-    steps: list[PathStep] = []
-    below = [tree.label_order[slice(*_labels_below(tree, depth, node))] for depth, node in enumerate(nodes)]
-    weights, sums, reached, parent = np.empty(0), 0.0, True, 0
-    product = True
-    for depth, (level, node) in enumerate(zip(levels, nodes, strict=True)):
-        weights = node_weights(level, parent, node, row.indices)
-        bias = float(level.bias[node])
-        margin = float(weights @ row.data.astype(np.float64)) + bias
-        logarithm, plain = _transformed(margin, post_processors[depth])
-        product = POST_PROCESSORS[post_processors[depth]][2]
-        sums = logarithm if plain else sums + logarithm
-        leaf = depth == len(levels) - 1
-        reached = reached and (leaf or node in kept[depth])
-        steps.append(
-            PathStep(
-                node,
-                len(below[depth]),
-                (),
-                margin,
-                bias,
-                float(np.exp(logarithm)) if product else logarithm,
-                float(np.exp(sums)) if product else sums,
-                reached,
-            )
-        )
-        parent = node
-    used = weights != 0
-    given = steps[-1].total if reached or not product else 0.0
-    values = row.data[used].astype(np.float64)
-    return LabelPath(label, tuple(steps), tuple(below), row.indices[used], values, weights[used], given)
+    def _path(self, row: Any, label: int, kept: Sequence[set[int]]) -> LabelPath:
+        tree, steps = self.tree, []
+        nodes = [int(tree.label_positions[label])]
+        for parents in tree.parents[:0:-1]:
+            nodes.insert(0, int(parents[nodes[0]]))
+        below = [tree.label_order[slice(*_labels_below(tree, depth, node))] for depth, node in enumerate(nodes)]
+        weights, sums, reached, parent, product = np.empty(0), 0.0, True, 0, True
+        for depth, (level, node) in enumerate(zip(self.levels, nodes, strict=True)):
+            weights = node_weights(level, parent, node, row.indices)
+            bias = float(level.bias[node])
+            margin = float(weights @ row.data.astype(np.float64)) + bias
+            logarithm, plain = _transformed(margin, self.post_processors[depth])
+            product = POST_PROCESSORS[self.post_processors[depth]][2]
+            sums = logarithm if plain else sums + logarithm
+            score, total = (float(np.exp(one)) if product else one for one in (logarithm, sums))
+            reached = reached and (depth == len(self.levels) - 1 or node in kept[depth])
+            steps.append(PathStep(node, len(below[depth]), (), margin, bias, score, total, reached))
+            parent = node
+        used = weights != 0
+        given = steps[-1].total if reached or not product else 0.0
+        values = row.data[used].astype(np.float64)
+        return LabelPath(label, tuple(steps), tuple(below), row.indices[used], values, weights[used], given)
 
 
 def node_weights(level: PackedWeights, chunk: int, node: int, features: np.ndarray) -> np.ndarray:

@@ -24,19 +24,10 @@ from labelwise.features.rows import FeatureRows, stacked
 from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.search import beam_search
 from labelwise.linear.settings import TrainingSettings
-from labelwise.linear.solver import (
-    Chunk,
-    InitialWeights,
-    LevelTrainer,
-    PassLimit,
-    SolverPace,
-    chunks_of,
-    squared_norms,
-)
+from labelwise.linear.solver import Chunk, InitialWeights, LevelTrainer, SolverConfig, chunks_of, squared_norms
 from labelwise.linear.train import documents_of, scaled
 from labelwise.linear.trees import Learned, LinearTrees, TrainingStatistics, document_counts
 from labelwise.linear.weights import ChunkedWeights, ChunkPart, PackedWeights
-from labelwise.runtime.budget import NO_LIMIT
 
 MAX_GROWTH = 2
 """A lowest node accepts new labels up to this multiple of the largest one's size; then the next best does."""
@@ -56,17 +47,19 @@ class NewExamples:
     ----------
     features, labels
         In the model's order of features; CSR [documents, old and new labels].
+    settings
+        How trees are trained.
     removed
         CSR [documents, labels]: labels that documents had in an earlier training and no longer have, or None.
-    old_features, old_labels
-        Old documents for new labels to be trained against, or None.
+    old
+        Features and labels of old documents for new labels to be trained against, or None.
     """
 
     features: FeatureRows
     labels: Any
+    settings: TrainingSettings
     removed: Any = None
-    old_features: FeatureRows | None = None
-    old_labels: Any = None
+    old: tuple[FeatureRows, Any] | None = None
 
     @cached_property
     def occurring(self) -> tuple[FeatureRows, np.ndarray]:
@@ -89,9 +82,9 @@ class NewExamples:
     @cached_property
     def with_old(self) -> tuple[FeatureRows, np.ndarray, Any]:
         """New and old documents: features, squared norms, labels."""
-        assert self.old_features is not None
-        rows = stacked(self.features, self.old_features)
-        return rows, squared_norms(rows), sparse.csr_array(sparse.vstack([self.labels, self.old_labels]))
+        assert self.old is not None
+        rows = stacked(self.features, self.old[0])
+        return rows, squared_norms(rows), sparse.csr_array(sparse.vstack([self.labels, self.old[1]]))
 
 
 def learn_trees(
@@ -123,11 +116,10 @@ def learn_trees(
         )
     order = trees.order.extended(features.shape[1])
     rows = order.rows(features)
-    old_rows, old_labels = (None, None) if old is None else (order.rows(old[0]), old[1])
-    examples = NewExamples(rows, labels, removed, old_rows, old_labels)
+    examples = NewExamples(rows, labels, settings, removed, None if old is None else (order.rows(old[0]), old[1]))
     result = LinearTrees(order)
     for number, ((tree, levels), seed) in enumerate(zip(trees.trees, settings.seeds(len(trees.trees)), strict=True)):
-        result.trees.append(learn_tree(examples, tree, levels, trees.statistics, settings, seed, number))
+        result.trees.append(learn_tree(examples, tree, levels, trees.statistics, seed, number))
     counts = [document_counts(tree.aggregate(labels)) for tree, _ in result.trees]
     result.statistics = trees.statistics.added(rows, counts, learned)
     return result
@@ -138,23 +130,22 @@ def learn_tree(
     tree: LabelTree,
     packed: Sequence[PackedWeights],
     statistics: TrainingStatistics,
-    settings: TrainingSettings,
-    seed: int = 0,
-    number: int = 0,
+    seed: int,
+    number: int,
 ) -> tuple[LabelTree, list[PackedWeights]]:
     """The tree with the new labels, and its weights after training on the new documents.
 
     `seed` and `number` are the tree's own. Weights of 16 or 8 bits are converted to 32 bits and back.
     """
-    n_features = examples.features.shape[1]
+    n_features, settings = examples.features.shape[1], examples.settings
     levels = [replace(level.unpacked().as_float32(), n_features=n_features) for level in packed]
     n_new = examples.labels.shape[1] - tree.n_labels
     added = np.zeros(len(levels[-1].chunk_offsets) - 1, np.int64)
     if n_new:
-        leaves = _best_leaves(examples, tree, levels, n_new, settings)
+        leaves = _best_leaves(examples, tree, levels, n_new)
         added = np.bincount(leaves, minlength=len(added))
         tree, levels[-1] = tree.with_labels(leaves), levels[-1].with_children(added)
-    alone = examples.old_features is None
+    alone = examples.old is None
     targets = tree.aggregate(examples.labels)
     removed = None if examples.removed is None else tree.aggregate(examples.removed)
     for depth, target in enumerate(targets):
@@ -167,10 +158,12 @@ def learn_tree(
         if is_last and not alone:
             chunks = [Chunk(c.first, c.last - int(n), c.rows) for c, n in zip(chunks, added, strict=True)]
         counts = statistics.node_documents(number, tree.sizes, depth)
-        initial = _initial(levels[depth], examples.occurring[1], statistics, counts, settings)
-        parts = _train(examples.occurring[0], examples.norms, target, chunks, settings, seed, depth, initial)
+        rows, occurring = examples.occurring
+        initial = _initial(levels[depth], occurring, statistics, counts, settings.solver)
+        trainer = LevelTrainer(rows, examples.norms, _weighted(target, settings), settings, seed, initial=initial)
+        parts = _trained(trainer, chunks, depth)
         if is_last and not alone and n_new:
-            parts = _with_new_labels(parts, examples, tree, levels, added, settings, seed)
+            parts = _with_new_labels(parts, examples, tree, levels, added, seed)
         levels[depth] = _with_parts(levels[depth], parts)
     stored = [level.stored_as(before.precision) for level, before in zip(levels, packed, strict=True)]
     return tree, [PackedWeights.of(level) for level in stored]
@@ -181,29 +174,19 @@ def _initial(
     features: np.ndarray,
     statistics: TrainingStatistics,
     counts: np.ndarray,
-    settings: TrainingSettings,
+    solver: SolverConfig,
 ) -> InitialWeights:
-    solver = settings.solver
     factor = CURVATURE[solver.loss] * solver.cost_negative * CONCENTRATION
     return InitialWeights(level, features, factor * statistics.mean_squares(features), factor * solver.bias**2, counts)
 
 
-def _train(
-    features: FeatureRows,
-    norms: np.ndarray,
-    target: Any,
-    chunks: Sequence[Chunk],
-    settings: TrainingSettings,
-    seed: int,
-    depth: int,
-    initial: InitialWeights | None,
-) -> dict[int, ChunkPart]:
+def _weighted(target: Any, settings: TrainingSettings) -> Any:
+    return scaled(target) if settings.relevance else target
+
+
+def _trained(trainer: LevelTrainer, chunks: Sequence[Chunk], depth: int) -> dict[int, ChunkPart]:
     """The trained chunks that have documents, by first child."""
-    if settings.relevance:
-        target = scaled(target)
     chunks = [chunk for chunk in chunks if chunk.first < chunk.last and (chunk.rows is None or len(chunk.rows))]
-    limit = PassLimit(NO_LIMIT, NO_LIMIT, SolverPace(features))
-    trainer = LevelTrainer(features, norms, target, settings.solver, settings.relevance, seed, limit, initial)
     return {chunk.first: part for chunk, part in zip(chunks, trainer.train(chunks, f"level {depth + 1}"), strict=True)}
 
 
@@ -213,18 +196,15 @@ def _with_new_labels(
     tree: LabelTree,
     levels: Sequence[ChunkedWeights],
     added: np.ndarray,
-    settings: TrainingSettings,
     seed: int,
 ) -> dict[int, ChunkPart]:
     """Chunks of the last level with their new labels, trained on old and new documents from the beginning."""
-    features, norms, labels = examples.with_old
+    (features, norms, labels), settings, depth = examples.with_old, examples.settings, tree.depth - 1
     targets = tree.aggregate(labels)
-    documents = None
-    if tree.depth > 1:
-        documents = documents_of(targets[-2], None, levels[:-1], features, settings)
-    chunks = chunks_of(tree.children_offsets(tree.depth - 1), documents)
+    documents = None if depth == 0 else documents_of(targets[-2], None, levels[:-1], features, settings)
+    chunks = chunks_of(tree.children_offsets(depth), documents)
     new = [Chunk(c.last - int(n), c.last, c.rows) for c, n in zip(chunks, added, strict=True)]
-    trained = _train(features, norms, targets[-1], new, settings, seed, tree.depth - 1, None)
+    trained = _trained(LevelTrainer(features, norms, _weighted(targets[-1], settings), settings, seed), new, depth)
     firsts = {piece.first: chunk.first for chunk, piece in zip(chunks, new, strict=True)}
     grown = {firsts[at]: ChunkPart.side_by_side([parts[firsts[at]], part]) for at, part in trained.items()}
     return parts | grown
@@ -237,15 +217,13 @@ def _with_parts(level: ChunkedWeights, parts: dict[int, ChunkPart]) -> ChunkedWe
     return ChunkedWeights.joined(joined, level.n_features, level.children_offsets)
 
 
-def _best_leaves(
-    examples: NewExamples, tree: LabelTree, levels: Sequence[ChunkedWeights], n_new: int, settings: TrainingSettings
-) -> np.ndarray:
+def _best_leaves(examples: NewExamples, tree: LabelTree, levels: Sequence[ChunkedWeights], n_new: int) -> np.ndarray:
     """For each new label the lowest inner node that ranks highest in a search with the label's documents."""
     sizes = np.diff(tree.children_offsets(tree.depth - 1))
     width, limit = len(sizes), MAX_GROWTH * int(sizes.max())
     if tree.depth == 1:
         return np.zeros(n_new, np.int64)
-    post_processor, _, kept = settings.search.upper(tree.depth - 1)
+    post_processor, _, kept = examples.settings.search.upper(tree.depth - 1)
     beam = min(max(kept, MIN_BEAM), width)
     inner = np.arange(width)
     top = beam_search(examples.features, levels[:-1], inner, beam, beam, post_processor)

@@ -11,28 +11,24 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field
-from scipy import sparse
 
 from labelwise.config import Decides
-from labelwise.data.csr import Blocks, csr_of, pick_rows
+from labelwise.data.csr import csr_of, pick_rows
 from labelwise.errors import ConfigError
-from labelwise.features.rows import (
-    ENTRY_BYTES,
-    FeatureRows,
-    batches_of,
-    hold_rows,
-    is_mapped,
-)
+from labelwise.features.rows import ENTRY_BYTES, FeatureRows, batches_of, hold_rows, is_mapped, sparse_and_dense
 from labelwise.formatting import size
 from labelwise.io.tensors import mapping_of
 from labelwise.labelspace.tree import LabelTree
-from labelwise.linear.solver import LANES, UNCOPIED, SolverConfig
+from labelwise.linear.solver import LANES, UNCOPIED, SolverConfig, held_bytes
 from labelwise.runtime.memory import free_memory, own_memory
 from labelwise.runtime.threads import threads
+
+if TYPE_CHECKING:
+    from labelwise.linear.settings import TrainingSettings
 
 log = logging.getLogger("labelwise")
 
@@ -107,7 +103,7 @@ class MemoryNeed:
 
 
 @dataclass(frozen=True)
-class Held:
+class InUse:
     """Bytes that are in memory before training begins."""
 
     bytes: int = 0
@@ -118,34 +114,28 @@ class Held:
         return f"{self.by} ({size(self.bytes)})"
 
 
-def check_memory(
-    need: MemoryNeed,
-    memory: Memory,
-    held: Held,
-    report: bool = True,
-    need_at: Callable[[float], MemoryNeed] | None = None,
-) -> None:
+def check_memory(need_of: Callable[..., MemoryNeed], memory: Memory, used: InUse, report: bool = True) -> None:
     """Report the needed and the free memory; raise ConfigError where it does not fit, unless `memory` is `ignore`.
 
-    A limit in GB includes what is `held`. `need_at`: the need under another limit, if it depends on that.
+    `need_of(hold=n)` is the need if so many bytes of mapped documents are in memory at a time. A limit in GB includes
+    what is in use.
     """
-    free = free_memory()
+    need, free = need_of(hold=held_bytes(memory)), free_memory()
+    limited = isinstance(memory, float | int)
     if report:
         known = "" if free is None else f"; {size(free)} are free"
-        set_to = f", memory is limited to {memory:g} GB" if isinstance(memory, float | int) else ""
-        log.info("training needs about %s next to %s%s%s", size(need.total), held, known, set_to)
+        set_to = f", memory is limited to {memory:g} GB" if limited else ""
+        log.info("training needs about %s next to %s%s%s", size(need.total), used, known, set_to)
     if memory == "ignore":
         return
-    if isinstance(memory, float | int):
-        left = max(0, int(memory * 1e9) - held.bytes)
-        if need.total > left:
-            available = "" if free is None else f", {size(free)} are free"
-            less = f", or {_advice(need)}" if left else ""
-            enough = _enough(need, held, need_at)
-            raise ConfigError(
-                f"training needs about {size(need.total)} of memory, and the limit of {memory:g} GB (model.memory) "
-                f"leaves {size(left)} next to {held}; raise the limit to {enough:g} GB{available}{less}"
-            )
+    left = max(0, int(memory * 1e9) - used.bytes) if limited else math.inf
+    if need.total > left:
+        available = "" if free is None else f", {size(free)} are free"
+        less = f", or {_advice(need)}" if left else ""
+        raise ConfigError(
+            f"training needs about {size(need.total)} of memory, and the limit of {memory:g} GB (model.memory) leaves "
+            f"{size(left)} next to {used}; raise the limit to {_enough(need, used, need_of):g} GB{available}{less}"
+        )
     if free is not None and need.total > free:
         raise ConfigError(
             f"training needs about {size(need.total)} of memory, {size(free)} are free; {_advice(need)}, or set "
@@ -153,15 +143,13 @@ def check_memory(
         )
 
 
-def _enough(need: MemoryNeed, held: Held, need_at: Callable[[float], MemoryNeed] | None) -> float:
+def _enough(need: MemoryNeed, used: InUse, need_of: Callable[..., MemoryNeed]) -> float:
     """A limit in GB, rounded up, under which the need fits."""
     while True:
-        total = MARGIN * (need.total + held.bytes) / 1e9
+        total = MARGIN * (need.total + used.bytes) / 1e9
         limit = math.ceil(total * 10) / 10 if total >= 1 else math.ceil(total * 100) / 100
-        if need_at is None:
-            return limit
-        need = need_at(limit)
-        if need.total + held.bytes <= limit * 1e9:
+        need = need_of(hold=held_bytes(limit))
+        if need.total + used.bytes <= limit * 1e9:
             return limit
 
 
@@ -179,22 +167,15 @@ def _advice(need: MemoryNeed) -> str:
     return "; ".join(advice[part] for part in largest[:2])
 
 
-def _sparse_and_dense(features: Any) -> tuple[Any, np.ndarray | None]:
-    """The blocks of features, unchanged; None for one that there is not."""
-    if isinstance(features, Blocks | FeatureRows):
-        return features.sparse, features.dense
-    return (features, None) if sparse.issparse(features) else (None, features)
-
-
-def bytes_of(features: Any, labels: Any) -> Held:
+def bytes_of(features: Any, labels: Any) -> InUse:
     """What features (of any type) and labels hold; of mapped ones, what the process does: a limit is for that."""
-    csr, dense = _sparse_and_dense(features)
+    csr, dense = sparse_and_dense(features)
     arrays = [] if dense is None else [dense]
     for matrix in (labels,) if csr is None else (labels, csr):
         arrays += [matrix.indptr, matrix.indices, matrix.data]
     if any(mapping_of(array) is not None for array in arrays):
-        return Held(own_memory(), "this process, whose data is mapped")
-    return Held(sum(array.nbytes for array in arrays))
+        return InUse(own_memory(), "this process, whose data is mapped")
+    return InUse(sum(array.nbytes for array in arrays))
 
 
 def clusters_at_once(config: Any, n_labels: int) -> int:
@@ -210,7 +191,7 @@ def clustering_need(
     `hold`: of mapped features, bytes of documents that are in memory at a time; `clusters`: into which all labels are
     divided at once, by their similarity to each, if they are not halved.
     """
-    csr, dense = _sparse_and_dense(features)
+    csr, dense = sparse_and_dense(features)
     entries, held = np.zeros(labels.shape[1]), 0
     if csr is not None:
         held = min(hold, ENTRY_BYTES * csr.nnz) if dense is None and mapping_of(csr.indices) is not None else 0
@@ -227,7 +208,7 @@ def clustering_need(
     return MemoryNeed(scratch, 16.0 * labels.nnz, 0, described, similarities)
 
 
-def encoding_need(documents: int, labels: int, width: int, trees: int) -> MemoryNeed:
+def encoding_need(documents: int, labels: int, width: int, trees: int, hold: int = 0) -> MemoryNeed:
     """Memory for the vectors of documents and their scaled copies, and for weights of all their numbers per label.
 
     For a check before documents are encoded, which takes most of the time; the trees are not known yet.
@@ -237,27 +218,18 @@ def encoding_need(documents: int, labels: int, width: int, trees: int) -> Memory
 
 
 def training_need(
-    features: Any,
-    targets: Sequence[Any],
-    tree: LabelTree,
-    solver: SolverConfig,
-    *,
-    trees: int = 1,
-    weighted: bool = False,
-    matched: int = 0,
-    precision: str = "float32",
-    hold: int = 0,
+    features: Any, targets: Sequence[Any], tree: LabelTree, settings: TrainingSettings, trees: int = 1, hold: int = 0
 ) -> MemoryNeed:
     """Memory to train some trees like this one; `targets` are the labels at each of its levels.
 
-    `matched` is the beam with `matcher` negatives, else 0; `weighted`: examples have costs; `hold`: of mapped features,
-    bytes of documents that are in memory at a time.
+    `hold`: of mapped features, bytes of documents that are in memory at a time.
     """
     features = FeatureRows.of(features)
     held = hold if is_mapped(features) else 0
     n, n_features = features.shape[0], features.shape[1] - features.unused
+    matched = int(np.max(settings.search.beam)) if settings.negatives == "matcher" else 0
     target_bytes = float(sum(12 * target.nnz + 4 * n for target in targets) + 4 * n + 40 * n * matched)
-    row_bytes = ROW_BYTES + weighted * COST_BYTES
+    row_bytes = ROW_BYTES + settings.relevance * COST_BYTES
     levels = []
     for depth, target in enumerate(targets):
         offsets = tree.children_offsets(depth)
@@ -267,18 +239,14 @@ def training_need(
             chunk_features = np.array([float(n_features)])
         else:
             work, chunk_features = _of_chunks(features, targets[depth - 1], row_bytes, held)
-        levels.append((work, *_weights(features, target, offsets, chunk_features, solver, held)))
-    before = (trees - 1) * PACKED[precision] * sum(weights for _, weights, _ in levels) / WEIGHT_BYTES
-    needs = []
+        levels.append((work, *_weights(features, target, offsets, chunk_features, settings.solver, held)))
+    before = (trees - 1) * PACKED[settings.precision] * sum(weights for _, weights, _ in levels) / WEIGHT_BYTES
+    needs, held = [], min(held, ENTRY_BYTES * len(features.indices))
     for work, weights, rows in levels:  # a level's chunks exist separately and, at the end, concatenated
-        needs.append(
-            MemoryNeed(
-                work + min(held, ENTRY_BYTES * len(features.indices)), target_bytes, before + 2 * (weights + rows)
-            )
-        )
+        needs.append(MemoryNeed(work + held, target_bytes, before + 2 * (weights + rows)))
         before += weights + rows
     largest = max(weights for _, weights, _ in levels) / WEIGHT_BYTES
-    needs.append(MemoryNeed(0, target_bytes, before + PACKING[precision] * largest))
+    needs.append(MemoryNeed(0, target_bytes, before + PACKING[settings.precision] * largest))
     return max(needs, key=lambda need: need.total)
 
 
@@ -345,11 +313,7 @@ def _frequent(features: FeatureRows, target: Any, minimum: float, held: int) -> 
 
 def _sampled_rows(features: FeatureRows, documents: list[np.ndarray], held: int) -> Iterator[tuple[int, Any]]:
     """The number of each sample and its documents as CSR, in any order."""
-    numbers = range(len(documents))
-    if not held:
-        yield from ((number, pick_rows(features.sparse, documents[number])) for number in numbers)
-        return
-    for batch, rows in batches_of(numbers, documents, features, held):
+    for batch, rows in batches_of(range(len(documents)), documents, features, held or math.inf):
         copies = csr = None  # freed before others are read
         copies = hold_rows(features, rows)
         csr = csr_of(copies.data, copies.indices, copies.indptr, (len(rows), features.shape[1]))

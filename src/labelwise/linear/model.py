@@ -49,8 +49,8 @@ class LinearRanker:
         return self.linear.best(self.features.rows(documents), k, SearchSettings.of(config))
 
     def top_of(self, documents: Documents, k: int, config: Any, chosen: Any) -> TopK:
-        rows = self.features.rows(documents)
-        return self.linear.best(rows, k, SearchSettings.of(config), chosen.allowed, chosen.weights)
+        search = SearchSettings.of(config)
+        return self.linear.best(self.features.rows(documents), k, search, chosen.allowed, chosen.weights)
 
     def explain(self, documents: Documents, labels: np.ndarray, config: Any) -> list[list[LabelPath]]:
         return self.linear.explain(self.features.rows(documents), labels, SearchSettings.of(config))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from labelwise.errors import ConfigError, did_you_mean
+from labelwise.errors import ConfigError
 from labelwise.features.rows import FeatureRows
 from labelwise.linear.weights import ChunkedWeights, PackedWeights
 from labelwise.runtime.threads import ranges, run_all, threads
@@ -41,6 +41,9 @@ class LabelChoice:
     extra: np.ndarray | None = None
 
 
+ALL_LABELS = LabelChoice()
+
+
 class TreeSearch:
     """A tree prepared for beam search: the kernel's arguments are built once.
 
@@ -56,7 +59,7 @@ class TreeSearch:
         packed = [PackedWeights.of(level) for level in levels]
         self._arguments = packed, label_order, post_processor
         names = per_level(post_processor, len(levels), "post_processor")
-        self._transforms = [_post_processor(name)[:2] for name in names]
+        self._transforms = [POST_PROCESSORS[name][:2] for name in names]
         self.product = POST_PROCESSORS[names[-1]][2]
         check_combination(names)
         self._levels = packed
@@ -68,7 +71,7 @@ class TreeSearch:
     def __reduce__(self) -> tuple:
         return TreeSearch, self._arguments  # addresses are valid in this process only
 
-    def best(self, features: Any, beam: int | tuple[int, ...], k: int, choice: LabelChoice | None = None) -> TopK:
+    def best(self, features: Any, beam: int | tuple[int, ...], k: int, choice: LabelChoice = ALL_LABELS) -> TopK:
         """The best k labels per row of a CSR matrix (float32, sorted int32 indices) or of `FeatureRows`.
 
         The beam is that of all levels but the last, or there is one per level.
@@ -76,52 +79,38 @@ class TreeSearch:
         return best_of_trees([self], features, beam, k, [choice])[0]
 
     def prepare(
-        self, features: FeatureRows, beam: int | tuple[int, ...], k: int, choice: LabelChoice | None
+        self, features: FeatureRows, beam: int | tuple[int, ...], k: int, choice: LabelChoice
     ) -> tuple[TopK, Callable[[int, int], None]]:
         """The result, not yet filled, and the function that fills its rows begin..end."""
+        from labelwise.kernels.search import descend
+
         n = features.shape[0]
         beams = [min(one, self._widest_level) for one in per_level(beam, len(self._levels) - 1, "beam")]
+        widest = max([*beams, 1])
         rules = np.array([[one, *rule] for one, rule in zip([*beams, 1], self._transforms, strict=True)], np.int64)
-        extra = _empty(np.float32) if choice is None or choice.extra is None else choice.extra.astype(np.float32)
-        allowed = _allowed(self._levels, choice.allowed if choice else None)
+        extra = _empty(np.float32) if choice.extra is None else choice.extra.astype(np.float32)
+        allowed = _allowed(self._levels, choice.allowed)
         top = TopK(np.empty((n, k), np.int32), np.empty((n, k), np.float32))
 
         def fill(begin: int, end: int) -> None:
-            self._search(features, begin, end, rules, allowed, extra, top.ids, top.scores)
+            position = _empty(np.int32) if end - begin == 1 else np.full(features.shape[1], NO_LABEL, np.int32)
+            block_size = min(BLOCK_DOCUMENTS, max(1, MAX_BEAM_NODES // widest))
+            for first in range(begin, end, block_size):
+                last = min(first + block_size, end)
+                dense = np.ascontiguousarray(features.dense[first:last], np.float32)
+                dense.flags.writeable = False  # so that the kernel is compiled for one array type only
+                block = dense, features.first_dense, features.zeros
+                nodes, kept = np.empty((last - first, widest), np.int32), np.empty((last - first, widest), np.float32)
+                for run in self._runs:
+                    arguments = (
+                        *run.levels, features.indptr, features.indices, features.data, block,
+                        first, last, nodes, kept, rules[run.depths], self.product, allowed, extra,
+                        self._names, position, top.ids, top.scores,
+                    )  # fmt: skip
+                    while (unchecked := descend(*arguments)) >= 0:
+                        self._levels[run.depths][unchecked].check_wanted()
 
         return top, fill
-
-    def _search(
-        self,
-        features: FeatureRows,
-        begin: int,
-        end: int,
-        rules: np.ndarray,
-        allowed: np.ndarray,
-        extra: np.ndarray,
-        ids: np.ndarray,
-        scores: np.ndarray,
-    ) -> None:
-        """Fill the rows begin..end of `ids` and `scores`."""
-        from labelwise.kernels.search import descend
-
-        position = _empty(np.int32) if end - begin == 1 else np.full(features.shape[1], NO_LABEL, np.int32)
-        beam = int(rules[:, 0].max())
-        block_size = min(BLOCK_DOCUMENTS, max(1, MAX_BEAM_NODES // beam))
-        for first in range(begin, end, block_size):
-            last = min(first + block_size, end)
-            dense = np.ascontiguousarray(features.dense[first:last], np.float32)
-            dense.flags.writeable = False  # so that the kernel is compiled for one array type only
-            block = dense, features.first_dense, features.zeros
-            nodes, kept = np.empty((last - first, beam), np.int32), np.empty((last - first, beam), np.float32)
-            for run in self._runs:
-                arguments = (
-                    *run.levels, features.indptr, features.indices, features.data, block,
-                    first, last, nodes, kept, rules[run.depths], self.product, allowed, extra,
-                    self._names, position, ids, scores,
-                )  # fmt: skip
-                while (unchecked := descend(*arguments)) >= 0:
-                    self._levels[run.depths][unchecked].check_wanted()
 
 
 def best_of_trees(
@@ -129,7 +118,7 @@ def best_of_trees(
     features: Any,
     beam: int | tuple[int, ...],
     k: int,
-    choices: Sequence[LabelChoice | None],
+    choices: Sequence[LabelChoice],
 ) -> list[TopK]:
     """The best k labels per document in each of several trees, see `TreeSearch.best`.
 
@@ -166,23 +155,18 @@ def _runs(levels: Sequence[PackedWeights]) -> list[_Run]:
         range(len(levels)), lambda depth: (levels[depth].lanes.dtype, levels[depth].values.dtype)
     ):
         depths = list(group)
-        arrays = [_arrays(levels[depth]) for depth in depths]
-        rows = [
-            [*address_row(level_arrays), levels[depth].widest, children_before[depth]]
-            for depth, level_arrays in zip(depths, arrays, strict=True)
-        ]
+        arrays, rows = [], []
+        for depth in depths:  # in the kernel's order, which does not check types; copied only if not aligned
+            level = levels[depth]
+            small = (np.require(array, np.float32, ["C", "A"]) for array in (level.bias, level.scales))
+            arrays.append([level.children_offsets, *level.sets, *level.rows, *small, level.checked])
+            rows.append([*address_row(arrays[-1]), level.widest, children_before[depth]])
         lanes, values = arrays[0][13:15]
         lane, value, word, byte = (np.empty(0, one) for one in (lanes.dtype, values.dtype, np.uint64, np.uint8))
         bounds = depths[0] == 0, depths[-1] == len(levels) - 1
         given = np.array(rows, np.int64), lane, value, word, byte, *bounds
         runs.append(_Run(given, arrays, slice(depths[0], depths[-1] + 1)))
     return runs
-
-
-def _arrays(level: PackedWeights) -> list[np.ndarray]:
-    """A level's arrays in the kernel's order, which does not check their types; copied only if not aligned."""
-    small = np.require(level.bias, np.float32, ["C", "A"]), np.require(level.scales, np.float32, ["C", "A"])
-    return [level.children_offsets, *level.sets, *level.rows, *small, level.checked]
 
 
 def beam_search(
@@ -192,10 +176,9 @@ def beam_search(
     beam: int | tuple[int, ...],
     k: int,
     post_processor: str | tuple[str, ...] = "l3_hinge",
-    choice: LabelChoice | None = None,
 ) -> TopK:
     """A single search, without keeping the prepared tree."""
-    return TreeSearch(levels, label_order, post_processor).best(features, beam, k, choice)
+    return TreeSearch(levels, label_order, post_processor).best(features, beam, k)
 
 
 T = TypeVar("T", int, str)
@@ -225,22 +208,14 @@ def check_combination(names: Sequence[str]) -> None:
             )
 
 
-def _post_processor(name: str) -> tuple[int, int, bool]:
-    if name not in POST_PROCESSORS:
-        raise ConfigError(f"there is no post-processor '{name}'; {did_you_mean(name, POST_PROCESSORS)}")
-    return POST_PROCESSORS[name]
-
-
 def _allowed(levels: Sequence[PackedWeights], allowed: np.ndarray | None) -> np.ndarray:
     """Mask of the nodes with an allowed label below, level after level; empty if all labels are allowed."""
     if allowed is None:
         return _empty(np.bool_)
     masks = [np.ascontiguousarray(allowed, np.bool_)]
     for level in reversed(levels[1:]):
-        starts = level.children_offsets[:-1]
-        counts = np.add.reduceat(np.append(masks[0], False).astype(np.int64), starts) if len(starts) else starts
-        counts[np.diff(level.children_offsets) == 0] = 0
-        masks.insert(0, counts > 0)
+        before = np.append(0, np.cumsum(masks[0]))
+        masks.insert(0, np.diff(before[level.children_offsets]) > 0)
     return np.concatenate(masks)
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -31,11 +31,14 @@ from labelwise.features.rows import (
 )
 from labelwise.io import tensors as pages
 from labelwise.io.tensors import counts_of, release_pages
-from labelwise.linear.weights import ChunkedWeights, ChunkPart
-from labelwise.runtime.budget import Budget
+from labelwise.linear.weights import ChunkedWeights, ChunkPart, bits_of
+from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.memory import block_bytes
 from labelwise.runtime.progress import progress
 from labelwise.runtime.threads import run_all, threads
+
+if TYPE_CHECKING:
+    from labelwise.linear.settings import TrainingSettings
 
 # --- local rows ---
 # The documents of one chunk as the solver reads them.
@@ -61,14 +64,6 @@ class LocalRows(NamedTuple):
     """Squared norms."""
     features: np.ndarray
     """The index of each feature among all."""
-
-    @property
-    def solver_dense(self) -> np.ndarray:
-        """`dense` as the kernel takes it: float16 as its bits, read-only, so that it is compiled for few types."""
-        dense = self.dense.view()
-        dense = dense.view(np.uint16) if dense.dtype == np.float16 else dense
-        dense.flags.writeable = False
-        return dense
 
     def scaled(self, steps: np.ndarray) -> LocalRows:
         """The same documents with each feature multiplied by a number."""
@@ -228,10 +223,6 @@ class SolverPace:
             self.work, self.seconds = self.work + work, self.seconds + seconds
             self.trained += 1
 
-    def per_pass(self) -> float:
-        """Seconds of one thread per unit of work and pass."""
-        return self.seconds / self.work
-
 
 class PassLimit:
     """Passes for the chunks of a level.
@@ -259,7 +250,7 @@ class PassLimit:
         with self._lock:
             left, self.left = max(self.left, work), self.left - work
         available = self.budget.remaining() * min(threads(), left / work)
-        allowed = int(min(available / (self.pace.per_pass() * left), max_passes))
+        allowed = int(min(available / (self.pace.seconds / self.pace.work * left), max_passes))
         return max(allowed, 0 if self.whole.expired() and self.pace.trained else 1)
 
     def add(self, first: int, work: float, passes: float, seconds: float, limit: int | None) -> None:
@@ -317,21 +308,30 @@ class SolverConfig(Config):
     """Maximum number of weights per label; the largest are kept."""
 
 
-class Chunk:
+class Chunk(NamedTuple):
     """The children first..last of one node, and the documents to train them on (None: all)."""
 
-    __slots__ = ("first", "last", "rows")
+    first: int
+    last: int
+    rows: np.ndarray | None
 
-    def __init__(self, first: int, last: int, rows: np.ndarray | None) -> None:
-        self.first, self.last, self.rows = first, last, rows
+
+class Group(NamedTuple):
+    """Up to 16 children of a chunk, trained: the passes taken, the kept weights feature by feature, and the biases."""
+
+    passes: int
+    features: np.ndarray
+    lanes: np.ndarray
+    values: np.ndarray
+    bias: np.ndarray
 
 
 class LevelTrainer:
     """Trains the chunks of a level. Targets are CSR with columns in tree order.
 
     With `initial` the solver starts from these weights instead of zeros, and parts have all weights of their chunk:
-    those of features that do not occur in its documents are unchanged. `hold`: of mapped features, bytes of documents
-    that are in memory at a time, `held_bytes` or more; `folder`: for copies of chunks that have more.
+    those of features that do not occur in its documents are unchanged. `folder`: of mapped features, whose documents
+    are then in memory or, if a chunk has more than `held_bytes`, in copies there.
     """
 
     def __init__(
@@ -339,104 +339,110 @@ class LevelTrainer:
         features: FeatureRows,
         norms: np.ndarray,
         targets: Any,
-        solver: SolverConfig,
-        weighted: bool,
+        settings: TrainingSettings,
         seed: int,
-        limit: PassLimit,
+        limit: PassLimit | None = None,
         initial: InitialWeights | None = None,
-        hold: int | None = None,
         folder: Path | None = None,
     ) -> None:
-        self.features, self.norms, self.targets, self.solver = features, norms, FeatureRows.of(targets), solver
-        self.weighted, self.seed, self.limit, self.initial = weighted, seed, limit, initial
-        self.hold, self.folder = hold if is_mapped(features) else None, folder
+        self.features, self.norms, self.targets = features, norms, FeatureRows.of(targets)
+        self.solver, self.weighted, self.seed = settings.solver, settings.relevance, seed
+        self.limit = limit or PassLimit(NO_LIMIT, NO_LIMIT, SolverPace(features))
+        self.initial, self.folder = initial, folder
+        self.hold = held_bytes(settings.memory) if folder is not None and is_mapped(features) else None
         self._held: HeldRows | None = None
         self._scratch = threading.local()
 
-    def train(
-        self,
-        chunks: Sequence[Chunk],
-        what: str,
-        done: Mapping[int, ChunkPart] | None = None,
-        finished: Callable[[int, ChunkPart], None] | None = None,
-    ) -> list[ChunkPart]:
-        """Train the chunks; returns them in order.
-
-        `done` has the parts (see `tasks_of`) that an earlier attempt finished, by first child; `finished` is called
-        with each new part.
-        """
-        parts: dict[int, ChunkPart] = dict(done or {})
-        pieces = [piece for chunk in chunks for piece in tasks_of(chunk) if piece.first not in parts]
-        self.train_pieces(pieces, what, parts, finished)
-        return [ChunkPart.side_by_side([parts.pop(piece.first) for piece in tasks_of(chunk)]) for chunk in chunks]
+    def train(self, chunks: Sequence[Chunk], what: str) -> list[ChunkPart]:
+        """Train the chunks; returns them in order."""
+        return whole(chunks, self.train_pieces(pieces_of(chunks), what))
 
     def train_pieces(
-        self,
-        pieces: Sequence[Chunk],
-        what: str,
-        parts: dict[int, ChunkPart],
-        finished: Callable[[int, ChunkPart], None] | None = None,
-    ) -> None:
-        """Train parts of chunks (see `tasks_of`) and add them to `parts`, by first child."""
-        tasks = [(piece, self.work(piece)) for piece in pieces]
+        self, pieces: Sequence[Chunk], what: str, finished: Callable[[int, ChunkPart], None] | None = None
+    ) -> dict[int, ChunkPart]:
+        """Train pieces of chunks (see `pieces_of`); returns them by first child.
+
+        `finished` is called with each one that was trained to the end.
+        """
         # the largest first, so that threads finish at about the same time; among equals the most frequent labels, in
         # case the time does not suffice for all
-        tasks.sort(key=lambda task: (-task[1], -self._counts[task[0].first : task[0].last].sum()))
+        pieces = sorted(pieces, key=lambda piece: (-self.work(piece), -self._counts[piece.first : piece.last].sum()))
+        parts: dict[int, ChunkPart] = {}
         lock = threading.Lock()
-        self.limit.left = sum(self._work_per_pass(piece) for piece, _ in tasks)
-        left = self.limit.budget.remaining
-        with progress(what, sum(size for _, size in tasks), "work", seconds_left=left) as step:
+        self.limit.left = sum(map(self.work, pieces))
+        with progress(what, self.limit.left, "work", seconds_left=self.limit.budget.remaining) as step:
 
-            def work(task: tuple[Chunk, float]) -> None:
-                piece, size = task
-                part = self._train_chunk(piece)
+            def train(piece: Chunk) -> None:
+                part = self._train_piece(piece)
                 with lock:
                     parts[piece.first] = part
-                    step(size)
+                    step(self.work(piece))
                 if finished is not None and piece.first not in self.limit.cut:
                     finished(piece.first, part)
 
-            for batch in self._batches(tasks):
-                run_all(work, batch)
+            for batch in self._batches(pieces):
+                run_all(train, batch)
+        return parts
 
-    def _batches(self, tasks: list[tuple[Chunk, float]]) -> Iterator[list[tuple[Chunk, float]]]:
-        """All tasks at once or, if features are mapped, in batches whose documents are in memory meanwhile."""
+    def _batches(self, pieces: list[Chunk]) -> Iterator[list[Chunk]]:
+        """All pieces at once or, if features are mapped, in batches whose documents are in memory meanwhile."""
         if self.hold is None:
-            yield tasks
+            yield pieces
             return
-        rank = {task[0].first: number for number, task in enumerate(tasks)}
-        neighbours = sorted(tasks, key=lambda task: task[0].first)  # they share documents
+        rank = {piece.first: number for number, piece in enumerate(pieces)}
+        neighbours = sorted(pieces, key=lambda piece: piece.first)  # they share documents
         every = np.arange(self.features.shape[0])
-        documents = (every if task[0].rows is None else task[0].rows for task in neighbours)
+        documents = (every if piece.rows is None else piece.rows for piece in neighbours)
         for batch, rows in batches_of(neighbours, documents, self.features, self.hold):
             self._held = None  # freed before others are read
             self._held = hold_rows(self.features, rows) if len(rows) else None
-            yield sorted(batch, key=lambda task: rank[task[0].first])
+            yield sorted(batch, key=lambda piece: rank[piece.first])
         self._held = None
 
     def work(self, chunk: Chunk) -> float:
-        """How much work a part is, compared with others of its level."""
-        rows = self.features.shape[0] if chunk.rows is None else len(chunk.rows)
-        return rows * (1.0 + (chunk.last - chunk.first) // LANES)
+        """The work of a pass, compared with other chunks."""
+        return float(work_per_pass(self._n_rows(chunk), chunk.last - chunk.first))
 
-    def _work_per_pass(self, chunk: Chunk) -> float:
-        rows = self.features.shape[0] if chunk.rows is None else len(chunk.rows)
-        return work_per_pass(rows, chunk.last - chunk.first)
+    def _n_rows(self, chunk: Chunk) -> int:
+        return self.features.shape[0] if chunk.rows is None else len(chunk.rows)
 
-    def _train_chunk(self, chunk: Chunk) -> ChunkPart:
-        from labelwise.kernels import solver as kernels
-
-        solver, begin, work = self.solver, time.monotonic(), self._work_per_pass(chunk)
-        max_passes, taken = self.limit.passes(work, solver.max_passes), []
+    def _train_piece(self, chunk: Chunk) -> ChunkPart:
+        begin, work, whole_passes = time.monotonic(), self.work(chunk), self.solver.max_passes
+        max_passes = self.limit.passes(work, whole_passes)
         if max_passes == 0:
             self.limit.add(chunk.first, work, 0, 0.0, 0)
             return self._constant(chunk)
         local = self._local(chunk)
-        start, bias = None, solver.bias
+        start, bias = None, self.solver.bias
         if self.initial is not None:
             start = self.initial.chunk(chunk.first, local.features)
-            local, bias = local.scaled(start.steps), solver.bias * start.bias_step
-        dense = local.solver_dense
+            local, bias = local.scaled(start.steps), bias * start.bias_step
+        row_counts = np.zeros(len(local.features), np.int32)
+        groups = [
+            self._train_group(chunk, first, local, start, bias, max_passes, row_counts)
+            for first in range(chunk.first, chunk.last, LANES)
+        ]
+        passes = [group.passes for group in groups]
+        complete = max_passes == whole_passes or max(passes) < max_passes
+        seconds = time.monotonic() - begin
+        self.limit.add(chunk.first, work, sum(passes) / len(passes), seconds, None if complete else max_passes)
+        part = _assembled(local.features if start is None else start.features, row_counts, groups)
+        return part if start is None else start.completed(part, chunk.first, self.solver.max_weights)
+
+    def _train_group(
+        self,
+        chunk: Chunk,
+        first: int,
+        local: LocalRows,
+        start: ChunkStart | None,
+        bias: float,
+        max_passes: int,
+        row_counts: np.ndarray,
+    ) -> Group:
+        """Train up to 16 children of a chunk from `first` on, and add their kept weights to the counts per feature."""
+        from labelwise.kernels import solver as kernels
+
+        solver, width = self.solver, min(LANES, chunk.last - first)
         count, n = len(local.features), len(local.rows)
         weights = self._buffer("weights", (count, LANES), np.float32)
         signs = self._buffer("signs", (n, LANES), np.int8)
@@ -444,49 +450,39 @@ class LevelTrainer:
         costs = self._buffer("costs", (n, LANES), np.float32) if self.weighted else plain
         entries = int((local.ends - local.starts).sum())
         block = max(n, 1) if entries < BLOCKED_FROM else max(1, n * BLOCK_ENTRIES // entries)
+        dense = read_only(bits_of(local.dense))
         loss = ("squared_hinge", "hinge", "logistic").index(solver.loss)
-        kept, biases = [], []
-        row_counts = np.zeros(count, np.int32)
-        cuts = np.empty(LANES, np.float32)
-        lane_type = np.uint16 if chunk.last - chunk.first <= 1 << 16 else np.uint32
-        for first in range(chunk.first, chunk.last, LANES):
-            width = min(LANES, chunk.last - first)
-            kernels.lane_targets(
-                self.targets.indptr, self.targets.indices, self.targets.data, local.rows, first, width, signs, costs,
-                self.weighted, np.float32(solver.cost_positive), np.float32(solver.cost_negative),
-            )  # fmt: skip
-            weights[:] = 0
-            offsets = np.zeros(LANES, np.float32)
-            if start is not None:
-                start.load(first, width, bias, weights, offsets)
-            passes = kernels.solve_lanes(
-                local.starts, local.ends, local.indices, local.values, local.dense_rows, dense, local.first_dense,
-                local.norms, signs, costs, self.weighted, width, loss, np.float32(bias), np.float32(solver.tolerance),
-                max_passes, self.seed + first, block, weights, offsets,
-            )  # fmt: skip
-            taken.append(passes)
-            if start is not None:
-                weights *= start.steps[:, None]
-            cuts[:] = solver.threshold
-            if solver.max_weights is not None and solver.max_weights < count:
-                kernels.limit_weights(weights, count, width, solver.max_weights, cuts)
-            before = int(row_counts.sum())
-            kernels.count_kept(weights, count, width, cuts, row_counts)
-            here = int(row_counts.sum()) - before
-            group = (np.empty(here, np.int32), np.empty(here, lane_type), np.empty(here, np.float32))
-            kernels.write_kept(weights, count, width, cuts, first - chunk.first, *group)
-            kept.append(group)
-            biases.append(offsets[:width] * np.float32(bias))
-        complete = max_passes == solver.max_passes or max(taken) < max_passes
-        mean = sum(taken) / len(taken)
-        self.limit.add(chunk.first, work, mean, time.monotonic() - begin, None if complete else max_passes)
-        part = _assembled(start.features if start else local.features, row_counts, kept, np.concatenate(biases))
-        return part if start is None else start.completed(part, chunk.first, solver.max_weights)
+        kernels.lane_targets(
+            self.targets.indptr, self.targets.indices, self.targets.data, local.rows, first, width, signs, costs,
+            self.weighted, np.float32(solver.cost_positive), np.float32(solver.cost_negative),
+        )  # fmt: skip
+        weights[:] = 0
+        offsets = np.zeros(LANES, np.float32)
+        if start is not None:
+            start.load(first, width, bias, weights, offsets)
+        passes = kernels.solve_lanes(
+            local.starts, local.ends, local.indices, local.values, local.dense_rows, dense,
+            local.first_dense, local.norms, signs, costs, self.weighted, width, loss, np.float32(bias),
+            np.float32(solver.tolerance), max_passes, self.seed + first, block, weights, offsets,
+        )  # fmt: skip
+        if start is not None:
+            weights *= start.steps[:, None]
+        cuts = np.full(LANES, solver.threshold, np.float32)
+        if solver.max_weights is not None and solver.max_weights < count:
+            kernels.limit_weights(weights, count, width, solver.max_weights, cuts)
+        before = int(row_counts.sum())
+        kernels.count_kept(weights, count, width, cuts, row_counts)
+        kept = int(row_counts.sum()) - before
+        lanes = np.empty(kept, np.uint16 if chunk.last - chunk.first <= 1 << 16 else np.uint32)
+        group = Group(
+            passes, np.empty(kept, np.int32), lanes, np.empty(kept, np.float32), offsets[:width] * np.float32(bias)
+        )
+        kernels.write_kept(weights, count, width, cuts, first - chunk.first, group.features, lanes, group.values)
+        return group
 
     def _constant(self, chunk: Chunk) -> ChunkPart:
         """Only the constant margins that fit best: without any pass a label is scored by its frequency in the node."""
-        rows = self.features.shape[0] if chunk.rows is None else len(chunk.rows)
-        mean = 2 * np.minimum(self._counts[chunk.first : chunk.last] / max(rows, 1), 1.0) - 1
+        mean = 2 * np.minimum(self._counts[chunk.first : chunk.last] / max(self._n_rows(chunk), 1), 1.0) - 1
         margins = 2 * np.arctanh(mean.clip(-0.9999, 0.9999)) if self.solver.loss == "logistic" else mean
         lanes = np.empty(0, np.uint16 if len(mean) <= 1 << 16 else np.uint32)
         nothing = np.empty(0, np.int32)
@@ -563,11 +559,19 @@ def held_bytes(memory: float | str) -> int:
     return max(block_bytes(memory, HELD), ENTRY_BYTES * BLOCKED_FROM)
 
 
-def tasks_of(chunk: Chunk) -> list[Chunk]:
-    """The parts trained as one task: the chunk, or 16 siblings each if it uses all documents, which are not copied."""
-    if chunk.rows is not None:
-        return [chunk]
-    return [Chunk(first, min(first + LANES, chunk.last), None) for first in range(chunk.first, chunk.last, LANES)]
+def pieces_of(chunks: Iterable[Chunk]) -> list[Chunk]:
+    """What is trained as one task: a chunk, or 16 siblings each if it uses all documents, which are not copied."""
+    pieces = []
+    for chunk in chunks:
+        step = LANES if chunk.rows is None else max(chunk.last - chunk.first, 1)
+        edges = range(chunk.first, chunk.last, step)
+        pieces += [Chunk(first, min(first + step, chunk.last), chunk.rows) for first in edges]
+    return pieces
+
+
+def whole(chunks: Iterable[Chunk], parts: dict[int, ChunkPart]) -> list[ChunkPart]:
+    """The chunks in order from their pieces, by first child; these are removed from `parts`."""
+    return [ChunkPart.side_by_side([parts.pop(piece.first) for piece in pieces_of([chunk])]) for chunk in chunks]
 
 
 def chunks_of(offsets: np.ndarray, documents: Any) -> list[Chunk]:
@@ -585,9 +589,9 @@ def work_per_pass(rows: Any, children: Any) -> Any:
     return rows * -(-children // LANES)
 
 
-def squared_norms(features: FeatureRows, block: int = 1 << 12) -> np.ndarray:
+def squared_norms(features: FeatureRows) -> np.ndarray:
     """The squared norm of each row, float32; computed in blocks of rows to save memory."""
-    norms = np.zeros(features.shape[0], np.float32)
+    norms, block = np.zeros(features.shape[0], np.float32), 1 << 12
     for first in range(0, len(norms), block):
         bounds = features.indptr[first : first + block + 1]
         data = features.data[bounds[0] : bounds[-1]]
@@ -602,15 +606,15 @@ def squared_norms(features: FeatureRows, block: int = 1 << 12) -> np.ndarray:
     return norms
 
 
-def _assembled(features: np.ndarray, row_counts: np.ndarray, kept: list, bias: np.ndarray) -> ChunkPart:
+def _assembled(features: np.ndarray, row_counts: np.ndarray, groups: Sequence[Group]) -> ChunkPart:
     """Merge the groups' kept weights feature by feature; features without any are left out."""
     from labelwise.kernels.solver import merge_kept
 
     offsets = np.concatenate([[0], np.cumsum(row_counts)])
-    lanes = np.empty(int(offsets[-1]), kept[0][1].dtype)
+    lanes = np.empty(int(offsets[-1]), groups[0].lanes.dtype)
     values = np.empty(int(offsets[-1]), np.float32)
     next_entries = offsets[:-1].copy()
-    for kept_features, kept_lanes, kept_values in kept:
-        merge_kept(kept_features, kept_lanes, kept_values, next_entries, lanes, values)
+    for group in groups:
+        merge_kept(group.features, group.lanes, group.values, next_entries, lanes, values)
     used = row_counts > 0
-    return ChunkPart(features[used], row_counts[used], lanes, values, bias)
+    return ChunkPart(features[used], row_counts[used], lanes, values, np.concatenate([group.bias for group in groups]))

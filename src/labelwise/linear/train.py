@@ -7,7 +7,6 @@ Finished chunks are kept in the folder of the job, and may be trained by its tas
 
 from __future__ import annotations
 
-import heapq
 import logging
 import secrets
 import shutil
@@ -26,23 +25,11 @@ from scipy import sparse
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.features.featurizers import Given, Words
 from labelwise.features.labels import pifa, with_label_texts
-from labelwise.features.rows import FeatureOrder, FeatureRows, OrderedFeatures, is_mapped
+from labelwise.features.rows import FeatureOrder, FeatureRows, OrderedFeatures
 from labelwise.io import folder as store
-from labelwise.io.tensors import (
-    all_finite,
-    are_sizes,
-    counts_of,
-    in_range,
-    is_increasing,
-)
+from labelwise.io.tensors import all_finite, are_sizes, counts_of, in_range, is_increasing
 from labelwise.labelspace.tree import LabelTree
-from labelwise.linear.memory import (
-    bytes_of,
-    check_memory,
-    clustering_need,
-    clusters_at_once,
-    training_need,
-)
+from labelwise.linear.memory import bytes_of, check_memory, clustering_need, clusters_at_once, training_need
 from labelwise.linear.search import beam_search
 from labelwise.linear.settings import TrainingSettings, UserInput
 from labelwise.linear.solver import (
@@ -52,13 +39,13 @@ from labelwise.linear.solver import (
     SolverPace,
     chunks_of,
     held_bytes,
+    pieces_of,
     squared_norms,
-    tasks_of,
+    whole,
     work_per_pass,
 )
 from labelwise.linear.trees import LinearTrees, TrainingStatistics, document_counts
 from labelwise.linear.weights import ChunkedWeights, ChunkPart, PackedWeights
-from labelwise.runtime.budget import NO_LIMIT
 from labelwise.runtime.job import Job, find_finished, keep_finished
 from labelwise.runtime.progress import progress, stage_name
 from labelwise.runtime.tasks import HERE, Shared, Tasks, refuse_time_budget
@@ -71,10 +58,11 @@ log = logging.getLogger("labelwise")
 def fit_trees(features: Any, rows: Any, labels: Any, given: UserInput, config: Any, job: Job) -> LinearTrees:
     """Cluster labels, unless the user gives a tree, and train the classifiers on rows renumbered by frequency.
 
-    `features` has made the rows; those with TF-IDF are its own, so that they are renumbered in place.
+    `features` has made the rows; unless they are those of the user, they are renumbered in place.
     """
     folder = job.scratch if sparse.issparse(rows) else None
-    order = partial(FeatureOrder.learn, in_place=folder is None and not isinstance(features, Given), folder=folder)
+    own = not isinstance(features, Given) or features.norm is not None
+    order = partial(FeatureOrder.learn, in_place=folder is None and own, folder=folder)
     # labels are described by TF-IDF alone in the new order of columns, else in the old one: sums depend on it
     ordered = order(rows) if isinstance(features, Words) else None
     trees = given.trees
@@ -96,13 +84,10 @@ def cluster_trees(rows: Any, labels: Any, names: Any, config: Any, job: Job) -> 
 
     @cache
     def described() -> Any:
-        hold, clusters = held_bytes(config.memory), clusters_at_once(config, labels.shape[1])
-        need_with = partial(clustering_need, rows, labels, config.label_features, names, clusters=clusters)
-        check_memory(
-            need_with(hold=hold), config.memory, bytes_of(rows, labels), report=False,
-            need_at=lambda limit: need_with(hold=held_bytes(limit)),
-        )  # fmt: skip
-        found = pifa(rows, labels, keep=config.label_features, hold=hold)
+        clusters = clusters_at_once(config, labels.shape[1])
+        need = partial(clustering_need, rows, labels, config.label_features, names, clusters=clusters)
+        check_memory(need, config.memory, bytes_of(rows, labels), report=False)
+        found = pifa(rows, labels, keep=config.label_features, hold=held_bytes(config.memory))
         return found if names is None else with_label_texts(found, names, config.label_text_weight)
 
     def clustered(seed: int) -> dict[str, np.ndarray]:
@@ -126,8 +111,8 @@ class TrainingExamples:
 
     Parameters
     ----------
-    features, labels
-        Renumbered by frequency, with the dense columns last; CSR [documents, labels].
+    features
+        Renumbered by frequency, with the dense columns last.
     user_negatives
         CSR [documents, labels]: additional negative documents for the siblings of a label.
     folder
@@ -137,7 +122,6 @@ class TrainingExamples:
     """
 
     features: FeatureRows
-    labels: Any
     user_negatives: Any = None
     folder: Path | None = None
     tasks: Tasks = HERE
@@ -157,11 +141,6 @@ class TrainingExamples:
         """Features and norms, for the tasks of all levels and trees."""
         return self.tasks.share((self.features, self.norms))
 
-    def remove_shared(self) -> None:
-        """Delete the file of `shared`, if there is one."""
-        if "shared" in vars(self):
-            self.shared.remove()
-
 
 def train_trees(
     ordered: OrderedFeatures, labels: Any, trees: Sequence[LabelTree], settings: TrainingSettings, job: Job,
@@ -172,36 +151,31 @@ def train_trees(
     `user_negatives` [documents, labels] are additional negative documents for the siblings of a label. The time budget
     decides how many trees are trained: there is always one, with fewer passes of the solver if necessary.
     """
-    examples = TrainingExamples(ordered.rows, labels, user_negatives, ordered.folder, job.tasks or HERE)
+    examples = TrainingExamples(ordered.rows, user_negatives, ordered.folder, job.tasks or HERE)
     targets = trees[0].aggregate(labels)
     for tree in trees:
         settings.search.check(tree.depth)
-    need_with = partial(
-        training_need, ordered.rows, targets, trees[0], settings.solver, trees=len(trees),
-        weighted=settings.relevance, precision=settings.precision,
-        matched=int(np.max(settings.search.beam)) if settings.negatives == "matcher" else 0,
-    )  # fmt: skip
-    need, held = need_with(hold=held_bytes(settings.memory)), bytes_of(ordered.rows, labels)
-    check_memory(need, settings.memory, held, need_at=lambda limit: need_with(hold=held_bytes(limit)))
+    need = partial(training_need, ordered.rows, targets, trees[0], settings, trees=len(trees))
+    check_memory(need, settings.memory, bytes_of(ordered.rows, labels))
     trained, documents, seconds = LinearTrees(ordered.order), [], 0.0
-    for number, (seed, tree) in enumerate(zip(settings.seeds(len(trees)), trees, strict=True)):
-        left = job.budget.remaining()
-        if number > 0:
-            if left < WORTHWHILE * seconds:
-                log.info("time budget: %d of %d trees are trained, the others are left out", number, len(trees))
-                job.budget.end_early()
-                break
-            targets = tree.aggregate(labels)
-        title = f"tree {number + 1} of {len(trees)}" if len(trees) > 1 else ""
-        with job.stage(f"weights-{number}", title=title) as part:
-            levels = train_tree(examples, tree, targets, settings, part, seed)
-        stored = []
-        while levels:  # none of them is needed any longer when it is packed, nor while the next tree is trained
-            stored.append(PackedWeights.of(levels.pop(0).stored_as(settings.precision)))
-        trained.trees.append((tree, stored))
-        documents.append(document_counts(targets))
-        seconds = left - job.budget.remaining() if job.budget.is_limited else 0.0
-    examples.remove_shared()
+    with examples.shared:
+        for number, (seed, tree) in enumerate(zip(settings.seeds(len(trees)), trees, strict=True)):
+            left = job.budget.remaining()
+            if number > 0:
+                if left < WORTHWHILE * seconds:
+                    log.info("time budget: %d of %d trees are trained, the others are left out", number, len(trees))
+                    job.budget.end_early()
+                    break
+                targets = tree.aggregate(labels)
+            title = f"tree {number + 1} of {len(trees)}" if len(trees) > 1 else ""
+            with job.stage(f"weights-{number}", title=title) as part:
+                levels = train_tree(examples, tree, targets, settings, part, seed)
+            stored = []
+            while levels:  # none of them is needed any longer when it is packed, nor while the next tree is trained
+                stored.append(PackedWeights.of(levels.pop(0).stored_as(settings.precision)))
+            trained.trees.append((tree, stored))
+            documents.append(document_counts(targets))
+            seconds = left - job.budget.remaining() if job.budget.is_limited else 0.0
     trained.statistics = TrainingStatistics.of(ordered.rows, documents)
     return trained
 
@@ -232,7 +206,10 @@ def train_tree(
     further = None if examples.user_negatives is None else tree.aggregate(examples.user_negatives)
     levels: list[ChunkedWeights] = []
     cut_above = False
-    kept = nullcontext() if job.folder is None else ChunkShards(job.folder, job.fingerprint(CHUNKS))
+    folder = job.folder
+    if folder is None and examples.tasks.folder is not None:
+        folder = examples.tasks.folder / secrets.token_hex(16)
+    kept = nullcontext() if folder is None else ChunkShards(folder, job.fingerprint(CHUNKS))
     with kept as shards:
         for depth, target in enumerate(targets):
             if settings.relevance:
@@ -246,8 +223,8 @@ def train_tree(
             # what is kept must be what training without a time budget gives, whatever the next attempt's budget is
             keep = settings.negatives == "teacher" or not cut_above
             what, offsets = f"level {depth + 1} of {len(targets)}", tree.children_offsets(depth)
-            level = Level(examples, target, documents, offsets, settings, seed)
-            parts = solve_chunks(level, limit, what, depth, shards, keep)
+            level = Level(examples, target, documents, offsets, settings, seed, depth, what)
+            parts = solve_chunks(level, limit, shards, keep)
             levels.append(ChunkedWeights.joined(parts, examples.features.shape[1], offsets))
             shown = stage_name(what)
             log.info("%s: %s nodes, %s weights", shown, f"{levels[-1].n_children:,}", f"{levels[-1].n_weights:,}")
@@ -317,6 +294,8 @@ class Level:
         Labels at this level; the documents of each node above (None: all); the nodes' first children.
     settings, seed
         As for `train_tree`.
+    depth, what
+        Number and name of the level.
     """
 
     examples: Any
@@ -325,76 +304,67 @@ class Level:
     offsets: np.ndarray
     settings: TrainingSettings
     seed: int
+    depth: int
+    what: str
+
+    @cached_property
+    def chunks(self) -> list[Chunk]:
+        """The children of each node."""
+        return chunks_of(self.offsets, self.documents)
+
+    @cached_property
+    def pieces(self) -> dict[int, Chunk]:
+        """What is trained as one task, by first child."""
+        return {piece.first: piece for piece in pieces_of(self.chunks)}
 
 
-def solve_chunks(
-    level: Level, limit: PassLimit, what: str, depth: int, shards: ChunkShards | None, keep: bool
-) -> list[ChunkPart]:
+def solve_chunks(level: Level, limit: PassLimit, shards: ChunkShards | None, keep: bool) -> list[ChunkPart]:
     """The weights of each chunk of a level: finished ones from the shards, others trained here or by tasks.
 
-    `keep`: whether what is trained is added to the shards.
+    `keep`: whether what is trained here is added to the shards.
     """
-    examples, settings = level.examples, level.settings
-    hold = held_bytes(settings.memory) if is_mapped(examples.features) else None
+    examples, n_features = level.examples, level.examples.features.shape[1]
     trainer = LevelTrainer(
-        examples.features, examples.norms, level.target, settings.solver, settings.relevance, level.seed, limit,
-        hold=hold, folder=examples.folder,
-    )  # fmt: skip
-    chunks, n_features = chunks_of(level.offsets, level.documents), examples.features.shape[1]
-    done = {} if shards is None else shards.level(depth, widths_of(chunks), n_features)
-    if not examples.tasks.shares_memory:
-        shared = replace(level, examples=examples.shared)
-        done = trained_elsewhere(examples.tasks, shared, trainer, chunks, what, shards, depth, done)
-    finished = partial(_add_finished, shards, depth) if shards is not None and keep else None
-    return trainer.train(chunks, what, done, finished)
-
-
-def _add_finished(shards: ChunkShards, depth: int, first: int, part: ChunkPart) -> None:
-    shards.add((depth, first), part)
+        examples.features, examples.norms, level.target, level.settings, level.seed, limit, folder=examples.folder
+    )
+    parts = {} if shards is None else shards.level(level.depth, level.pieces, n_features)
+    missing = [piece for first, piece in level.pieces.items() if first not in parts]
+    if shards is not None and not examples.tasks.shares_memory:
+        parts |= trained_elsewhere(level, trainer, missing, shards)
+    else:
+        finished = (lambda first, part: shards.add((level.depth, first), part)) if shards is not None and keep else None
+        parts |= trainer.train_pieces(missing, level.what, finished)
+    return whole(level.chunks, parts)
 
 
 class ChunkTask(NamedTuple):
     """Some chunks of a level, and the shard to write them to."""
 
-    depth: int
     firsts: tuple[int, ...]
     path: Path
     fingerprint: str
 
 
 def trained_elsewhere(
-    tasks: Tasks,
-    level: Level,
-    trainer: LevelTrainer,
-    chunks: Sequence[Chunk],
-    what: str,
-    shards: ChunkShards | None,
-    depth: int,
-    done: Mapping[int, ChunkPart],
+    level: Level, trainer: LevelTrainer, missing: Sequence[Chunk], shards: ChunkShards
 ) -> dict[int, ChunkPart]:
-    """The parts of a level by first child: those done, and the others trained by tasks."""
+    """Pieces of a level by first child, trained by tasks."""
     if trainer.limit.budget.is_limited:
-        refuse_time_budget(what)
-    parts = dict(done)
-    if shards is None:
-        token = secrets.token_hex(16)
-        assert tasks.folder is not None
-        shards = ChunkShards(tasks.folder / token, token)  # other levels have the same numbers in folders of their own
-        shards.folder.mkdir()
-    pieces = {piece.first: piece for chunk in chunks for piece in tasks_of(chunk)}
-    widths, n_features = widths_of(chunks), trainer.features.shape[1]
-    work = {first: trainer.work(piece) for first, piece in pieces.items() if first not in parts}
+        refuse_time_budget(level.what)
+    tasks, n_features = level.examples.tasks, trainer.features.shape[1]
+    work = {piece.first: trainer.work(piece) for piece in missing}
     groups = [
-        ChunkTask(depth, firsts, shards.new_path().absolute(), shards.fingerprint)
+        ChunkTask(firsts, shards.new_path().absolute(), shards.fingerprint)
         for firsts in balanced(work, TASKS_PER_SLOT * tasks.slots)
-        if firsts
     ]
 
     def read(task: ChunkTask, _result: None) -> dict[int, ChunkPart] | None:
-        found = shards.level(depth, widths, n_features, read_shard(task.path, task.fingerprint) or {})
+        found = shards.level(level.depth, level.pieces, n_features, read_shard(task.path, task.fingerprint) or {})
         return found if found.keys() >= set(task.firsts) else None
 
-    with progress(what, sum(work.values()), "work") as step, tasks.share(level) as shared:
+    parts = {}
+    given = replace(level, examples=level.examples.shared)
+    with progress(level.what, sum(work.values()), "work") as step, tasks.share(given) as shared:
         for _, new in tasks.map(train_chunks, groups, shared, read=read):
             parts |= new
             step(sum(work[first] for first in new))
@@ -406,30 +376,19 @@ def train_chunks(level: Level, task: ChunkTask) -> None:
     if task.path.exists() and read_shard(task.path, task.fingerprint) is not None:
         return
     features, norms = level.examples.open()
-    settings, wanted = level.settings, set(task.firsts)
-    limit = PassLimit(NO_LIMIT, NO_LIMIT, SolverPace(features))
-    trainer = LevelTrainer(features, norms, level.target, settings.solver, settings.relevance, level.seed, limit)
-    chunks = chunks_of(level.offsets, level.documents)
-    pieces = [piece for chunk in chunks for piece in tasks_of(chunk) if piece.first in wanted]
-    parts = {}
-    trainer.train_pieces(pieces, "chunks", parts)
-    write_shard(task.path, task.fingerprint, {(task.depth, first): part for first, part in parts.items()})
+    trainer = LevelTrainer(features, norms, level.target, level.settings, level.seed)
+    parts = trainer.train_pieces([level.pieces[first] for first in task.firsts], "chunks")
+    tensors = _to_tensors({(level.depth, first): part for first, part in parts.items()})
+    written = keep_finished(task.path, CHUNKS, task.fingerprint, CHUNKS_FILE, tensors)
+    if not written and read_shard(task.path, task.fingerprint) is None:  # nor by another process in the meantime
+        raise DataError("finished chunks cannot be written", task.path)
 
 
 def balanced(work: Mapping[int, float], count: int) -> list[tuple[int, ...]]:
     """At most `count` groups with about the same work, each with its chunks in order; the largest work first."""
-    groups: list[list[int]] = [[] for _ in range(max(1, min(count, len(work))))]
-    totals = [(0.0, number) for number in range(len(groups))]
-    for first in sorted(work, key=lambda first: (-work[first], first)):
-        total, number = heapq.heappop(totals)
-        groups[number].append(first)
-        heapq.heappush(totals, (total + work[first], number))
-    return [tuple(sorted(groups[number])) for _, number in sorted(totals, reverse=True)]
-
-
-def widths_of(chunks: Sequence[Chunk]) -> dict[int, int]:
-    """Children of each piece of work, by the first of them."""
-    return {piece.first: piece.last - piece.first for chunk in chunks for piece in tasks_of(chunk)}
+    ordered = sorted(work, key=lambda first: (-work[first], first))
+    count = min(count, len(ordered))
+    return [tuple(sorted(ordered[number::count])) for number in range(count)]
 
 
 # --- shards ---
@@ -484,9 +443,9 @@ class ChunkShards:
             self._write()
 
     def level(
-        self, depth: int, widths: Mapping[int, int], n_features: int, parts: Mapping[Key, ChunkPart] | None = None
+        self, depth: int, pieces: Mapping[int, Chunk], n_features: int, parts: Mapping[Key, ChunkPart] | None = None
     ) -> dict[int, ChunkPart]:
-        """The level's finished chunks by first child; `widths` has the number of children of each possible chunk.
+        """The level's finished chunks by first child; `pieces` has all that are possible.
 
         They are those of an earlier attempt, unless `parts` are given.
         """
@@ -494,7 +453,7 @@ class ChunkShards:
         for (of_level, first), part in (self._parts if parts is None else parts).items():
             if of_level != depth:
                 continue
-            if first in widths and _is_valid(part, widths[first], n_features):
+            if first in pieces and _is_valid(part, pieces[first].last - first, n_features):
                 finished[first] = part
             else:
                 log.warning("%s: a chunk of level %d does not fit and is trained again", self.folder, depth + 1)
@@ -530,13 +489,6 @@ class ChunkShards:
         with self._lock:
             self.number += 1
             return self.folder / f"{CHUNKS}-{self.number - 1:06d}"
-
-
-def write_shard(path: Path, fingerprint: str, parts: Mapping[Key, ChunkPart]) -> None:
-    """Write finished chunks, unless another process has written the same ones in the meantime."""
-    written = keep_finished(path, CHUNKS, fingerprint, CHUNKS_FILE, _to_tensors(parts))
-    if not written and read_shard(path, fingerprint) is None:
-        raise DataError("finished chunks cannot be written", path)
 
 
 def read_shard(path: Path, fingerprint: str) -> dict[Key, ChunkPart] | None:

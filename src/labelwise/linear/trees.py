@@ -220,7 +220,10 @@ class LinearTrees:
             wide, each = min(few, WIDE_BEAM), max(each, min(few, MAX_ALLOWED))
             beam = tuple(max(one, wide) for one in beam) if isinstance(beam, tuple) else max(beam, wide)
         extra = None if weights is None else np.log(weights)
-        choices = [_choice(tree.label_order, allowed, extra) for tree, _ in self.trees]
+        choices = [
+            LabelChoice(*(None if given is None else given[tree.label_order] for given in (allowed, extra)))
+            for tree, _ in self.trees
+        ]
         searches = self._prepared(search.post_processor, search.ties)
         if len(searches) == 1:
             top = searches[0].best(rows, beam, k, choices[0])
@@ -319,9 +322,3 @@ def _smaller(level: PackedWeights, precision: str | None, threshold: float | Non
     if precision is not None and PRECISIONS.index(precision) > PRECISIONS.index(level.precision):
         kept = kept.stored_as(precision)
     return PackedWeights.of(kept)
-
-
-def _choice(label_order: np.ndarray, allowed: np.ndarray | None, extra: np.ndarray | None) -> LabelChoice | None:
-    if allowed is None and extra is None:
-        return None
-    return LabelChoice(None if allowed is None else allowed[label_order], None if extra is None else extra[label_order])

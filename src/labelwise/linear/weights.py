@@ -58,22 +58,33 @@ class ChunkPart:
 
 
 @dataclass(frozen=True)
-class ChunkedWeights:
+class LevelWeights:
+    """What both layouts of a level have; `children_offsets` are where the children of each chunk begin and end."""
+
+    n_features: int
+    children_offsets: np.ndarray
+
+    @property
+    def n_children(self) -> int:
+        """Number of nodes of this level."""
+        return int(self.children_offsets[-1])
+
+
+@dataclass(frozen=True)
+class ChunkedWeights(LevelWeights):
     """One level: chunk c has the rows ``chunk_offsets[c]:chunk_offsets[c+1]``, row r the entries of its feature.
 
     ``children_offsets[c]:children_offsets[c+1]`` are the chunk's children among the level's nodes; an entry's lane
     counts from the first of them. Values may be float16 or int8; int8 values are multiplied by the child's `scales`.
     """
 
-    n_features: int
-    children_offsets: np.ndarray
     chunk_offsets: np.ndarray
     features: np.ndarray
     row_offsets: np.ndarray
     lanes: np.ndarray
     values: np.ndarray
     bias: np.ndarray
-    scales: np.ndarray
+    scales: np.ndarray = field(default_factory=lambda: np.empty(0, np.float32))
 
     @classmethod
     def joined(cls, parts: list[ChunkPart], n_features: int, children_offsets: np.ndarray) -> ChunkedWeights:
@@ -92,17 +103,8 @@ class ChunkedWeights:
             )  # fmt: skip
             biases.append(part.bias)
         np.cumsum(counts, out=counts)
-        return cls(
-            n_features,
-            children_offsets.astype(np.int64),
-            rows.astype(np.int64),
-            features,
-            row_offsets,
-            lanes,
-            values,
-            np.concatenate(biases).astype(np.float32),
-            np.empty(0, np.float32),
-        )
+        offsets, bias = children_offsets.astype(np.int64), np.concatenate(biases).astype(np.float32)
+        return cls(n_features, offsets, rows.astype(np.int64), features, row_offsets, lanes, values, bias)
 
     @classmethod
     def from_matrix(cls, weights: Any, bias: np.ndarray, children_offsets: np.ndarray) -> ChunkedWeights:
@@ -116,32 +118,18 @@ class ChunkedWeights:
         features = np.repeat(np.arange(n_features, dtype=np.int32), np.diff(by_feature.indptr))[order]
         chunks, children = chunks[order], by_feature.indices[order]
         starts = np.flatnonzero((np.diff(chunks, prepend=-1) != 0) | (np.diff(features, prepend=-1) != 0))
+        chunk_offsets = _offsets(np.bincount(chunks[starts], minlength=n_chunks))
+        row_offsets = np.append(starts, len(order))
+        lanes = (children - children_offsets[chunks]).astype(lane_type(children_offsets))
+        offsets, values = children_offsets.astype(np.int64), by_feature.data[order]
         return cls(
-            n_features,
-            children_offsets.astype(np.int64),
-            np.append(0, np.cumsum(np.bincount(chunks[starts], minlength=n_chunks))).astype(np.int64),
-            features[starts],
-            np.append(starts, len(order)).astype(np.int64),
-            (children - children_offsets[chunks]).astype(lane_type(children_offsets)),
-            by_feature.data[order],
-            bias.astype(np.float32),
-            np.empty(0, np.float32),
+            n_features, offsets, chunk_offsets, features[starts], row_offsets, lanes, values, bias.astype(np.float32)
         )
-
-    @property
-    def n_children(self) -> int:
-        """Number of nodes of this level."""
-        return int(self.children_offsets[-1])
 
     @property
     def n_weights(self) -> int:
         """Number of non-zero weights."""
         return int(np.count_nonzero(self.values))
-
-    @property
-    def widest(self) -> int:
-        """Number of children of the largest chunk."""
-        return int(np.diff(self.children_offsets).max(initial=0))
 
     def entry_children(self) -> np.ndarray:
         """The node of each entry."""
@@ -197,17 +185,9 @@ class ChunkedWeights:
         lanes = self.lanes.astype(lane_type(offsets), copy=False)
         return replace(self, children_offsets=offsets, bias=bias, lanes=lanes)
 
-    @property
-    def precision(self) -> str:
-        """The type of the values: float32, float16 or int8."""
-        return self.values.dtype.name
-
     def pruned(self, threshold: float) -> ChunkedWeights:
         """Only the weights whose absolute value reaches the threshold, as training with that threshold stores them."""
-        magnitudes = np.abs(self.values.astype(np.float32))
-        if len(self.scales):
-            magnitudes *= self.scales[self.entry_children()]
-        return self._only((magnitudes >= np.float32(threshold)) & (self.values != 0))
+        return self._only((np.abs(self.as_float32().values) >= np.float32(threshold)) & (self.values != 0))
 
     def without_zeros(self) -> ChunkedWeights:
         """Without weights of 0, and without features that have no other."""
@@ -216,13 +196,13 @@ class ChunkedWeights:
 
     def _only(self, kept: np.ndarray) -> ChunkedWeights:
         """With some of the weights, given as a mask."""
-        counts = np.diff(np.concatenate([[0], np.cumsum(kept)])[self.row_offsets])
+        counts = np.diff(_offsets(kept)[self.row_offsets])
         used = counts > 0
         return replace(
             self,
-            chunk_offsets=np.concatenate([[0], np.cumsum(used)])[self.chunk_offsets],
+            chunk_offsets=_offsets(used)[self.chunk_offsets],
             features=self.features[used],
-            row_offsets=np.concatenate([[0], np.cumsum(counts[used])]),
+            row_offsets=_offsets(counts[used]),
             lanes=self.lanes[kept],
             values=self.values[kept],
         )
@@ -249,14 +229,12 @@ A full row is added to the children's sums with vector instructions, which is fa
 
 
 @dataclass(frozen=True, eq=False)
-class PackedWeights:
+class PackedWeights(LevelWeights):
     """One level: the arrays of `kernels.packing`.
 
     Values may be float16 or int8; int8 values are multiplied by the child's `scales`.
     """
 
-    n_features: int
-    children_offsets: np.ndarray
     set_offsets: np.ndarray
     word_offsets: np.ndarray
     words: np.ndarray
@@ -289,7 +267,7 @@ class PackedWeights:
         chunk_parts, set_parts = ranges(n_chunks, threads()), ranges(2 * n_chunks, threads())
         given = [
             read_only(array)
-            for array in (level.chunk_offsets, level.features, level.row_offsets, level.lanes, _bits(level.values))
+            for array in (level.chunk_offsets, level.features, level.row_offsets, level.lanes, bits_of(level.values))
         ]
         children, full = read_only(level.children_offsets), np.empty(len(level.features), np.bool_)
         n_full, n_other, n_entries = (np.empty(n_chunks, np.int64) for _ in range(3))
@@ -336,7 +314,7 @@ class PackedWeights:
         chunk_offsets, first_entries = _offsets(n_rows), _offsets(n_weights)
         features, counts = np.empty(int(chunk_offsets[-1]), np.int32), np.empty(int(chunk_offsets[-1]), np.int64)
         lanes = np.empty(int(first_entries[-1]), self.lanes.dtype)
-        values = np.empty(len(lanes), _bits(self.values).dtype)
+        values = np.empty(len(lanes), bits_of(self.values).dtype)
         outputs = chunk_offsets, first_entries, features, counts, lanes, values
         run_all(lambda part: kernels.unpack_rows(*tables, *part, *outputs), parts)
         return ChunkedWeights(
@@ -355,15 +333,10 @@ class PackedWeights:
         sizes = np.diff(self.set_offsets)
         full_offsets = _offsets(sizes[::2] * np.diff(self.children_offsets))
         arrays = (
-            full_offsets, _offsets(sizes[1::2]), self.anchors, self.counts, self.lanes, _bits(self.values),
-            _bits(self.full_values),
+            full_offsets, _offsets(sizes[1::2]), self.anchors, self.counts, self.lanes, bits_of(self.values),
+            bits_of(self.full_values),
         )  # fmt: skip
         return tuple(read_only(array) for array in arrays)
-
-    @property
-    def n_children(self) -> int:
-        """Number of nodes of this level."""
-        return int(self.children_offsets[-1])
 
     @property
     def n_weights(self) -> int:
@@ -457,24 +430,21 @@ class PackedWeights:
             return False
         if any(array.ndim != 1 or array.dtype != types.get(name, np.int64) for name, array in arrays.items()):
             return False
-        n_chunks = len(self.children_offsets) - 1
-        if any(len(offsets) != 2 * n_chunks + 1 for offsets in (self.set_offsets, self.word_offsets)):
-            return False
-        if any(len(offsets) != 2 * n_chunks + 1 for offsets in (self.range_offsets, self.low_offsets)):
-            return False
-        if len(self.shifts) != 2 * n_chunks or len(self.words) % 2 or len(self.lows) < BYTES:
-            return False
-        # a set of features has at most n_features, so the sums below cannot overflow
-        if not are_offsets(self.set_offsets, int(self.set_offsets[-1])):
+        n_sets = 2 * (len(self.children_offsets) - 1)
+        if len(self.set_offsets) != n_sets + 1 or not are_offsets(self.set_offsets, int(self.set_offsets[-1])):
             return False
         sizes = np.diff(self.set_offsets)
-        if len(sizes) and int(sizes.max()) > self.n_features:
+        if sizes.max(initial=0) > self.n_features:  # so the sums below cannot overflow
             return False
         n_other = int(sizes[1::2].sum())
         n_full = int(sizes[::2] @ np.diff(self.children_offsets))
         n_blocks = -(-n_other // BLOCK)
         return bool(
-            are_offsets(self.word_offsets, len(self.words) // 2)
+            len(self.word_offsets) == len(self.range_offsets) == len(self.low_offsets) == n_sets + 1
+            and len(self.shifts) == n_sets
+            and len(self.words) % 2 == 0
+            and len(self.lows) >= BYTES
+            and are_offsets(self.word_offsets, len(self.words) // 2)
             and are_offsets(self.range_offsets, len(self.starts))
             and are_offsets(self.low_offsets, len(self.lows) - BYTES)
             and len(self.counts) == BLOCK * (n_blocks + 1)
@@ -496,6 +466,6 @@ def _offsets(sizes: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
 
 
-def _bits(values: np.ndarray) -> np.ndarray:
+def bits_of(values: np.ndarray) -> np.ndarray:
     """Values as kernels take them: float16 as uint16."""
     return values.view(np.uint16) if values.dtype == np.float16 else values

@@ -16,6 +16,7 @@ documents; the token vectors are pooled directly, without the layer that BERT ad
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -114,7 +115,7 @@ def preliminary_tree(words: Any, labels: Any, config: XRTransformer.Config, job:
     fine = config.fine_tuning
 
     def clustered() -> dict[str, np.ndarray]:
-        need = clustering_need(words, labels, config.label_features)
+        need = partial(clustering_need, words, labels, config.label_features)
         check_memory(need, config.memory, bytes_of(words, labels), report=False)
         described = pifa(words, labels, keep=config.label_features)
         tree = LabelTree.balanced(

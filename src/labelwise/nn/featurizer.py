@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,7 +22,7 @@ from labelwise.errors import import_required
 from labelwise.features.featurizers import VectorScaling, Words, names_of_blocks
 from labelwise.features.tfidf import Tfidf
 from labelwise.labelspace.tree import LabelPath
-from labelwise.linear.memory import Held, check_memory, encoding_need
+from labelwise.linear.memory import InUse, check_memory, encoding_need
 from labelwise.linear.model import LinearRanker
 from labelwise.runtime.device import computing_device, torch_threads
 from labelwise.strings import Strings
@@ -89,8 +90,8 @@ class WordsAndVectors:
         from labelwise.nn.encode import cache_folder, encode_some_texts
 
         texts = train.texts or Strings.of(())
-        need = encoding_need(len(train), train.n_labels, encoder.width, config.trees)
-        check_memory(need, config.memory, Held(int(texts.buffer.nbytes)), report=False)
+        need = partial(encoding_need, len(train), train.n_labels, encoder.width, config.trees)
+        check_memory(need, config.memory, InUse(int(texts.buffer.nbytes)), report=False)
         encoder = encoder.requires_grad_(False).to(computing_device()).eval()
         with job.stage("vectors", ENCODING_TIME) as part, torch_threads():
             folder = (cache_folder(len(texts)) if config.encoder_is_published else None) or part.folder

@@ -48,7 +48,6 @@ from labelwise.runtime.device import computing_device, torch_threads
 from labelwise.runtime.job import Arrays, Job
 from labelwise.runtime.memory import free_memory
 from labelwise.runtime.progress import stage
-from labelwise.runtime.tasks import HERE
 from labelwise.topk import NO_LABEL, TopK
 
 log = logging.getLogger("labelwise")
@@ -280,7 +279,7 @@ def matched_nodes(
     top = LabelTree(tree.parents[:depth], np.arange(width, dtype=np.int32))
     ordered = FeatureOrder.learn(features[0])
     settings = TrainingSettings(search=SearchSettings(beam=k), negatives="matcher")
-    examples = TrainingExamples(ordered.rows, targets[-1], tasks=HERE)
+    examples = TrainingExamples(ordered.rows)
     with stage("the matcher"):
         levels = train_tree(examples, top, targets, settings, Job(budget=budget), seed)
     ranked = []
@@ -318,7 +317,8 @@ def linear_head(
     offsets = np.array([0, targets.shape[1]]) if parents is None else parents.offsets
     chunks = chunks_of(offsets, None if parents is None else _documents(parents))
     limit = PassLimit(budget, budget, SolverPace(rows))
-    trainer = LevelTrainer(rows, squared_norms(rows), targets, solver, weighted, seed, limit)
+    settings = TrainingSettings(solver, relevance=weighted)
+    trainer = LevelTrainer(rows, squared_norms(rows), targets, settings, seed, limit)
     weight = np.zeros((targets.shape[1], vectors.shape[1]), np.float32)
     bias = np.empty(targets.shape[1], np.float32)
     for chunk, own in zip(chunks, trainer.train(chunks, "initial weights"), strict=True):
