@@ -61,7 +61,7 @@ from labelwise.linear.weights import ChunkedWeights, ChunkPart, PackedWeights
 from labelwise.runtime.budget import NO_LIMIT
 from labelwise.runtime.job import Job, find_finished, keep_finished
 from labelwise.runtime.progress import progress, stage_name
-from labelwise.runtime.tasks import HERE, Shared, Tasks, refuse_time_budget
+from labelwise.runtime.tasks import HERE, Shared, Tasks
 
 log = logging.getLogger("labelwise")
 
@@ -373,8 +373,7 @@ def trained_elsewhere(
     done: Mapping[int, ChunkPart],
 ) -> dict[int, ChunkPart]:
     """The parts of a level by first child: those done, and the others trained by tasks."""
-    if trainer.limit.budget.is_limited:
-        refuse_time_budget(what)
+    trainer.limit.budget.refuse_tasks(what)
     parts = dict(done)
     if shards is None:
         token = secrets.token_hex(16)
@@ -521,7 +520,7 @@ class ChunkShards:
         if not parts or self._failed:
             return
         begin = time.monotonic()
-        self._failed = not keep_finished(self.new_path(), CHUNKS, self.fingerprint, CHUNKS_FILE, _to_tensors(parts))
+        self._failed = not _kept(self.new_path(), self.fingerprint, parts)
         end = time.monotonic()
         self._due = end + max(MIN_INTERVAL, (end - begin) / WRITE_FRACTION)
 
@@ -534,9 +533,15 @@ class ChunkShards:
 
 def write_shard(path: Path, fingerprint: str, parts: Mapping[Key, ChunkPart]) -> None:
     """Write finished chunks, unless another process has written the same ones in the meantime."""
-    written = keep_finished(path, CHUNKS, fingerprint, CHUNKS_FILE, _to_tensors(parts))
-    if not written and read_shard(path, fingerprint) is None:
+    if not _kept(path, fingerprint, parts) and read_shard(path, fingerprint) is None:
         raise DataError("finished chunks cannot be written", path)
+
+
+def _kept(path: Path, fingerprint: str, parts: Mapping[Key, ChunkPart]) -> bool:
+    """Write a shard; False, and a warning, if that is not possible."""
+    return keep_finished(
+        path, CHUNKS, fingerprint, lambda folder: folder.write_tensors(CHUNKS_FILE, _to_tensors(parts))
+    )
 
 
 def read_shard(path: Path, fingerprint: str) -> dict[Key, ChunkPart] | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.errors import LabelwiseError
+from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.formatting import duration
 from labelwise.io.atomic import replacing
 
@@ -123,6 +123,14 @@ class Budget:
         """Raise `OutOfTimeError` unless work that has to be complete is expected to be so in time."""
         if not self.allows(begin, done, total):
             raise OutOfTimeError
+
+    def refuse_tasks(self, what: str) -> None:
+        """Raise where a budget would divide work that runs at the same time elsewhere."""
+        if self.is_limited:
+            raise ConfigError(
+                f"{what}: a time budget is for one process, which measures its own pace; leave out time_budget or "
+                "--launcher"
+            )
 
     def end_early(self) -> None:
         """Record that work ends before it is complete, because there is no time for the rest."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import io
 import logging
 import multiprocessing
 import os
+import pickle
 import platform
 import secrets
 import shutil
@@ -27,13 +29,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
-from scipy import sparse
 
 from labelwise import __version__
 from labelwise.errors import (
@@ -41,13 +43,11 @@ from labelwise.errors import (
     DataError,
     LabelwiseError,
     MissingDependencyError,
-    ModelFormatError,
     did_you_mean,
 )
-from labelwise.io.tensors import TYPE_NAMES, map_tensors, write_tensor_file
+from labelwise.io.atomic import replacing
 from labelwise.runtime.device import requested_device, using_device
 from labelwise.runtime.threads import available_threads, using_threads
-from labelwise.strings import Strings
 
 log = logging.getLogger("labelwise")
 
@@ -58,6 +58,8 @@ RETRIES = 3
 """How often a task runs again after its worker has died, or when its files cannot be read."""
 MAPPED_BYTES = 1 << 20
 """Shared values with at least so many bytes in arrays are written to a file."""
+ALIGNED = 64
+"""Arrays begin at multiples of so many bytes in that file."""
 FILES_AT_ONCE = 8
 """Files of shared values that a worker keeps mapped."""
 TOKEN = "token"
@@ -78,15 +80,14 @@ class Shared:
     """A value for many tasks; it may be part of another one."""
 
     value: Any
-    """Without its arrays, if they are in a file."""
+    """Pickled without its arrays, if they are in a file."""
     path: Path | None = None
+    sizes: tuple[int, ...] = ()
+    """Bytes of the arrays in the file."""
 
     def open(self) -> Any:
         """The value, with read-only arrays if they are in a file."""
-        if self.path is None:
-            return self.value
-        arrays = _mapped(self.path)
-        return _with_arrays(self.value, lambda part: arrays[part.name] if isinstance(part, _Stored) else part)
+        return self.value if self.path is None else pickle.loads(self.value, buffers=_mapped(self.path, self.sizes))
 
     def __enter__(self) -> Self:
         return self
@@ -101,59 +102,42 @@ class Shared:
                 self.path.unlink(missing_ok=True)
 
 
-class _Stored(NamedTuple):
-    """Where an array was: its name in the file."""
+class _Pickler(pickle.Pickler):
+    """Leaves the contents of arrays to its caller, also those of arrays that are mapped from a file."""
 
-    name: str
+    def reducer_override(self, value: Any) -> Any:
+        return np.asarray(value).__reduce_ex__(self.PROTOCOL) if isinstance(value, np.memmap) else NotImplemented
+
+    PROTOCOL = 5
 
 
 def shared_value(value: Any, folder: Path | None) -> Shared:
     """Write the arrays of a value to a new file in the folder, if they are large."""
-    arrays: dict[int, np.ndarray] = {}
-
-    def stored(part: Any) -> Any:
-        if not isinstance(part, np.ndarray) or part.dtype.name not in TYPE_NAMES:
-            return part
-        arrays[id(part)] = part
-        return _Stored(str(id(part)))
-
-    rest = _with_arrays(value, stored)
-    if folder is None or sum(array.nbytes for array in arrays.values()) < MAPPED_BYTES:
+    if folder is None:
         return Shared(value)
-    path = folder / f"{secrets.token_hex(16)}.safetensors"
-    try:
-        write_tensor_file(path, {str(key): array for key, array in arrays.items()})
-    except OSError as error:
-        raise DataError(f"cannot be written for the workers: {error.strerror or error}", path) from error
-    return Shared(rest, path)
+    rest, arrays = io.BytesIO(), list[pickle.PickleBuffer]()
+    _Pickler(rest, _Pickler.PROTOCOL, buffer_callback=arrays.append).dump(value)
+    sizes = tuple(array.raw().nbytes for array in arrays)
+    if sum(sizes) < MAPPED_BYTES:
+        return Shared(value)
+    path = folder / f"{secrets.token_hex(16)}.arrays"
+    with replacing(path, binary=True, follow=False) as file:
+        for array, size in zip(arrays, sizes, strict=True):
+            file.write(array.raw())
+            file.write(bytes(-size % ALIGNED))
+    return Shared(rest.getvalue(), path, sizes)
 
 
 @lru_cache(FILES_AT_ONCE)
-def _mapped(path: Path) -> dict[str, np.ndarray]:
+def _mapped(path: Path, sizes: tuple[int, ...]) -> list[np.ndarray]:
+    ends = list(accumulate(size + -size % ALIGNED for size in sizes))
     try:
-        return map_tensors(path)
-    except ModelFormatError as error:
-        raise DataError(f"a worker sees other contents than were written, or not all of them: {error}", path) from None
+        if path.stat().st_size != ends[-1]:
+            raise DataError("a worker sees other contents than were written, or not all of them", path)
+        content = np.asarray(np.memmap(path, np.uint8, "r"))
     except OSError as error:
         raise DataError(f"cannot be read by a worker: {error.strerror or error}", path) from None
-
-
-def _with_arrays(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The value with every array changed that is in its containers, dataclasses, matrices and strings."""
-    if isinstance(value, np.ndarray | _Stored):
-        return change(value)
-    if type(value) is dict:
-        return {key: _with_arrays(part, change) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        parts = [_with_arrays(part, change) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    plain = type(value).__reduce__ is object.__reduce__ and not isinstance(value, type | Shared)
-    if not plain or not (is_dataclass(value) or sparse.issparse(value) or isinstance(value, Strings)):
-        return value
-    changed = copy.copy(value)
-    for name in ("buffer", "starts", "ends") if isinstance(value, Strings) else list(vars(changed)):
-        object.__setattr__(changed, name, _with_arrays(getattr(value, name), change))
-    return changed
+    return [content[begin : begin + size] for begin, size in zip([0, *ends], sizes, strict=False)]
 
 
 # --- how a task runs ---
@@ -751,10 +735,3 @@ def _new_folder(folder: Path, token: str) -> Path:
     except OSError as error:
         raise DataError(f"the folder for tasks cannot be created: {error.strerror or error}", folder) from error
     return folder
-
-
-def refuse_time_budget(what: str) -> None:
-    """Raise where a time budget would divide work that runs at the same time elsewhere."""
-    raise ConfigError(
-        f"{what}: a time budget is for one process, which measures its own pace; leave out time_budget or --launcher"
-    )
