@@ -10,8 +10,16 @@ import numpy as np
 
 from labelwise.ensembles.combine import MISSING, Candidates, side_by_side
 from labelwise.ensembles.model import EnsembleModel, documents_for
-from labelwise.model.explanation import Explanation, Term, contributions, feature_names, labels_to_explain
-from labelwise.model.explanation_text import causes, named_score, plain_score, shortened, title
+from labelwise.model.explanation import (
+    Explanation,
+    Term,
+    calibrated_score,
+    contributions,
+    feature_names,
+    labels_to_explain,
+    named,
+)
+from labelwise.model.explanation_text import Explanations, causes, named_score, plain_score, shortened, title
 from labelwise.model.inputs import Documents
 from labelwise.model.method import Method
 from labelwise.registry import can
@@ -74,7 +82,9 @@ class EnsembleExplanation:
         largest = max((abs(part.contribution) for part in self.members), default=0) or 1.0
         width = max(len(part.member) for part in self.members)
         for part in self.members:
-            rank = _rank(part)
+            rank = "not ranked"
+            if part.rank is not None and part.score is not None:
+                rank = f"rank {part.rank}, {plain_score(part.score, part.calibrated)}"
             bar = ("█" if part.contribution > 0 else "░") * round(BAR * abs(part.contribution) / largest)
             own = f"    {part.member:<{width}}  {part.contribution:+.4f}  {rank}, weight {part.weight:.3f}  {bar}"
             words = "" if part.explanation is None else causes(part.explanation)
@@ -83,71 +93,43 @@ class EnsembleExplanation:
         return "\n".join(lines)
 
 
-def _rank(part: MemberPart) -> str:
-    if part.rank is None or part.score is None:
-        return "not ranked"
-    return f"rank {part.rank}, {plain_score(part.score, part.calibrated)}"
-
-
-class EnsembleExplanations(list[EnsembleExplanation]):
-    """The explanations of one document; `print` shows them as the command line does."""
-
-    def __repr__(self) -> str:
-        return "[" + ",\n ".join(map(repr, self)) + "]"
-
-    def __str__(self) -> str:
-        return "\n\n".join(map(str, self))
-
-
 def explained(
     ensemble: EnsembleModel, model: Method, document: Any, labels: Sequence[str] | None, k: int, terms: int | None
-) -> EnsembleExplanations:
+) -> Explanations:
     """Why one document gets its labels: what each member says, and how much that counts."""
     data, ids, _ = labels_to_explain(model, document, labels, k)
     combination, members = ensemble.combination, ensemble.members
     tops = ensemble.tops(data, max(k, model.config.candidates))
     added = TopK(ids[None, :].astype(np.int32), np.zeros((1, len(ids)), np.float32))
     candidates = side_by_side([*tops, added])  # so that every label to explain is a candidate
-    candidates = type(candidates)(candidates.labels, candidates.scores[..., :-1], candidates.ranks[..., :-1])
+    candidates = Candidates(candidates.labels, candidates.scores[..., :-1], candidates.ranks[..., :-1])
     parts = combination.parts(candidates)
-    found = combination.scores(candidates, parts)[0].astype(np.float32)
-    weights = np.broadcast_to(combination.weights_of(candidates), parts.shape)
+    found, biases = combination.scores(candidates, parts)[0].astype(np.float32), combination.bias_of(candidates.labels)
+    weights = np.broadcast_to(combination.weights_of(candidates.labels), parts.shape)
     own = [_own(ensemble, number, document, ids, terms) for number in range(len(members))]
-    results = EnsembleExplanations()
+    results = Explanations()
     for index, label in enumerate(ids.tolist()):
         column = int(np.flatnonzero(candidates.labels[0] == label)[0])
-        one = TopK(np.zeros((1, 1), np.int32), found[None, column : column + 1])
-        score = one if model.calibration_ is None else model.calibration_.apply(one)
-        said = tuple(
-            MemberPart(
+        said = []
+        for number, member in enumerate(members):
+            place = 0, column, number
+            rank = int(candidates.ranks[place])
+            ranked = rank != MISSING
+            part = MemberPart(
                 f"{number} {member.name}",
-                float(weights[0, column, number]),
-                *_said(candidates.scores[0, column, number], int(candidates.ranks[0, column, number])),
-                float(parts[0, column, number]),
+                float(weights[place]),
+                float(candidates.scores[place]) if ranked else None,
+                rank + 1 if ranked else None,
+                float(parts[place]),
                 own[number].get(index),
                 member.calibration_ is not None,
             )
-            for number, member in enumerate(members)
-        )
-        text = None if model.label_texts_ is None else model.label_texts_[label]
-        results.append(EnsembleExplanation(
-            model.label_names_[label], text, float(score.scores[0, 0]), any(part.rank for part in said),
-            _bias(ensemble, label), said, model.calibration_ is not None,
-        ))  # fmt: skip
+            said.append(part)
+        calibrated = model.calibration_ is not None
+        score = calibrated_score(model, found[column]) if calibrated else float(found[column])
+        ranked, bias = any(part.rank for part in said), float(biases[0, column])
+        results.append(EnsembleExplanation(*named(model, label), score, ranked, bias, tuple(said), calibrated))
     return results
-
-
-def _bias(model: EnsembleModel, label: int) -> float:
-    """The part of the score that is no member's."""
-    combination = model.combination
-    if combination.rule != "logistic":
-        return 0.0
-    return float(combination.bias + combination.growth[-1] * combination.frequencies[label])
-
-
-def _said(score: float, rank: int) -> tuple[float | None, int | None]:
-    """Score and rank from 1, both None if the member does not rank the label."""
-    return (None, None) if rank == MISSING else (float(score), rank + 1)
 
 
 def _own(model: EnsembleModel, number: int, document: Any, ids: np.ndarray, terms: int | None) -> dict[int, Any]:
@@ -210,7 +192,7 @@ def _contributions(
     moved = np.where(found < 0, -1, found.astype(np.int64) + (number << MEMBER_BITS))
     np.put_along_axis(features, order[..., None], moved, 1)
     np.put_along_axis(weighted, order[..., None], amounts, 1)
-    weights = model.combination.weights_of(Candidates(labels, weighted, features))[..., number]
+    weights = model.combination.weights_of(labels)[..., number]
     return features, weighted * np.broadcast_to(weights, labels.shape)[..., None]
 
 

@@ -241,7 +241,7 @@ def _logistic(held: Held, start: Combination) -> Combination:
     mean, deviation = (float(seen.mean()), float(seen.std()) or 1.0) if len(seen) else (0.0, 1.0)
     start = replace(start, frequencies=(logarithms - mean) / deviation)
     values, right = start.values(held.candidates)[filled], held.right[filled].astype(np.float64)
-    frequency = start.frequencies_of(held.candidates)[filled][:, None]
+    frequency = start.frequencies_of(held.candidates.labels)[filled][:, None]
     found = _newton(np.concatenate([values, values * frequency, frequency], axis=1), right, held.members)
     weights, growth = found[1 : held.members + 1], found[held.members + 1 :]
     log.info(

@@ -25,7 +25,7 @@ from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 if TYPE_CHECKING:
-    from labelwise.ensembles.explain import EnsembleExplanations
+    from labelwise.model.explanation_text import Explanations
 
 log = logging.getLogger("labelwise")
 
@@ -112,7 +112,7 @@ class EnsembleModel:
 
     def explanations(
         self, model: Method, document: Any, labels: Sequence[str] | None, k: int, terms: Any
-    ) -> EnsembleExplanations:
+    ) -> Explanations:
         from labelwise.ensembles.explain import explained
 
         return explained(self, model, document, labels, k, 10 if terms == "auto" else terms)
