@@ -6,6 +6,7 @@ The library's own NumPy reader copies every array. Offsets and shapes come from 
 from __future__ import annotations
 
 import json
+import math
 import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -137,10 +138,7 @@ def _tensor(path: Path, key: str, entry: Any, data: np.ndarray) -> np.ndarray:
             raise damaged
     except (KeyError, TypeError, ValueError):
         raise damaged from None
-    count = 1
-    for n in shape:
-        count *= n
-    if start > end or end > len(data) or count * dtype.itemsize != end - start or len(shape) > 32:
+    if start > end or end > len(data) or math.prod(shape) * dtype.itemsize != end - start or len(shape) > 32:
         raise ModelFormatError(f"{path}: tensor {key!r} does not lie inside the file")
     tensor = data[start:end].view(dtype)
     return (tensor if tensor.flags.aligned else tensor.copy()).reshape(shape)

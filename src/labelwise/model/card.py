@@ -325,7 +325,7 @@ class Change(Record):
 
 
 class Card(Record):
-    """All of card.json. Every part may be missing; that of a model saved before there were cards is empty."""
+    """All of card.json. Every part may be missing; that of a folder without a card is empty."""
 
     created: AwareDatetime | None = None
     data: TrainingData = TrainingData()
@@ -388,10 +388,9 @@ def write_card(card: Card, folder: store.FolderWriter, labels: ModelLabels) -> N
 
 def read_card(folder: store.Folder) -> Card:
     """The card of a model folder; an empty one if it has none."""
-    listed = folder.manifest["files"].get(CARD_FILE)
+    path, listed = folder.file(CARD_FILE), folder.manifest["files"].get(CARD_FILE)
     if listed is None:
         return Card()
-    path = folder.file(CARD_FILE)
     if listed["bytes"] > MAX_BYTES:
         raise ModelFormatError(f"{path}: larger than {MAX_BYTES >> 20} MiB, the limit for the card of a model")
     try:

@@ -306,8 +306,6 @@ def _nested(config: BaseConfig, prefix: str = "") -> Any:
 
 def _set_nested(values: dict[str, Any], owner: type[BaseConfig], path: list[str], value: Any) -> None:
     """Set a field of a section in the given values, where the section may be a mapping, a config or missing."""
-    from labelwise.config import sections_of
-
     name, rest = path[0], path[1:]
     if not rest:
         values[name] = value

@@ -164,7 +164,7 @@ class ModelLabels:
         path, manifest = folder.file(LABELS_FILE), folder.manifest
         labels = cls.unchecked(folder)
         names, texts, counts = labels.names, labels.texts, labels.counts
-        n_documents, numbered = manifest.get("n_documents"), manifest.get("numbered_labels", False)
+        n_documents, numbered = manifest.get("n_documents"), manifest.get("numbered_labels")
         sound = (
             counts.ndim == 1
             and counts.dtype == np.int64

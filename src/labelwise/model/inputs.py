@@ -17,13 +17,7 @@ from scipy import sparse
 
 from labelwise.config import PART, Config, deciding_fields, without_fields
 from labelwise.data.csr import Blocks, labels_from_lists, widened
-from labelwise.data.dataset import (
-    Dataset,
-    Documents,
-    canonical_arrays,
-    canonical_features,
-    is_canonical_csr,
-)
+from labelwise.data.dataset import Dataset, Documents, canonical_arrays, canonical_features, is_canonical_csr
 from labelwise.data.hashing import KINDS, dataset_hash, document_hashes, sample_order, text_hashes
 from labelwise.errors import DataError, ModelFormatError
 from labelwise.io.folder import get_tensor
@@ -50,8 +44,7 @@ class FeatureWidth:
     """Number of columns, and how many of them, the last ones, are the dense block of `Blocks`."""
 
     columns: int
-    dense: int | None = 0
-    """None if it is not known: model folders did not always contain it."""
+    dense: int = 0
 
     @classmethod
     def of(cls, features: Any) -> FeatureWidth:
@@ -96,11 +89,9 @@ class FeatureWidth:
         return DataError(f"the model was trained on {self}, the documents have {given}; give Blocks with these widths")
 
     def __str__(self) -> str:
-        if self.dense is None:
-            return f"{self.columns:,} features"
         return f"{self.columns - self.dense:,} sparse and {self.dense:,} dense features"
 
-    def to_manifest(self) -> dict[str, int | None]:
+    def to_manifest(self) -> dict[str, int]:
         """The keys of a model's manifest."""
         return {"n_features": self.columns, "n_dense_features": self.dense}
 
@@ -111,8 +102,7 @@ class FeatureWidth:
         if manifest.get("input") != "features" and not next_to_texts:
             sound = columns is None and dense is None
         else:
-            sound = type(columns) is int and 0 <= columns < MAX_FEATURES
-            sound = sound and (dense is None or (type(dense) is int and 0 <= dense <= columns))
+            sound = type(columns) is type(dense) is int and 0 <= dense <= columns < MAX_FEATURES
         if not sound:
             raise ModelFormatError(f"{path}: the numbers of features do not fit the manifest")
         return None if columns is None else cls(columns, dense)
@@ -300,6 +290,12 @@ def hold_out(
     return train, held_out, training if held_out is not None else without_validation(training, type(config)().training)
 
 
+def _joined(parts: Sequence[TopK]) -> TopK:
+    """Predictions of blocks, which with a threshold are as wide as each needs."""
+    widest = max(part.k for part in parts)
+    return TopK.concatenate([part.padded(widest) for part in parts])
+
+
 def predict_in_time(
     predict: Callable[[Dataset], TopK], data: Dataset, what: str, budget: Budget
 ) -> tuple[np.ndarray, TopK]:
@@ -311,9 +307,7 @@ def predict_in_time(
                 parts.append(predict(data.take(rows)))
             blocks.append(rows)
     rows = np.concatenate(blocks)
-    order = np.argsort(rows)
-    widest = max(part.k for part in parts)
-    top = TopK.concatenate([part.padded(widest) for part in parts])
+    order, top = np.argsort(rows), _joined(parts)
     return rows[order], TopK(top.ids[order], top.scores[order], top.label_names)
 
 
@@ -325,8 +319,7 @@ def predict_in_blocks(predict: Callable[[Dataset], TopK], data: Dataset, what: s
             part = data.take(slice(begin, begin + AT_ONCE))
             with step.part(len(part)):
                 parts.append(predict(part))
-    widest = max(part.k for part in parts)  # with a threshold each block is as wide as it needs
-    return TopK.concatenate([part.padded(widest) for part in parts])
+    return _joined(parts)
 
 
 # --- training documents ---
@@ -407,13 +400,8 @@ def fit_identity(method: Any, config: Config, train: Dataset | None, valid: Data
     parameters = without_fields(deciding_fields(config, PART), dict(config.elsewhere))
     reads_valid = valid is not None and method.validates and "valid" not in config.elsewhere
     held_out = content_of(valid) if reads_valid and valid is not None else None
-    return fingerprint(
-        method.name,
-        parameters,
-        config.contents(),
-        None if train is None else content_of(train),
-        held_out,
-    )
+    data = None if train is None else content_of(train)
+    return fingerprint(method.name, parameters, config.contents(), data, held_out)
 
 
 def content_of(data: Dataset) -> list[Any]:

@@ -215,12 +215,6 @@ ARRAYS = Stored(_write_arrays, _read_arrays, flat)
 """Most results: named arrays in one file."""
 
 
-def checked_name(name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise ValueError(f"'{name}': names of stages and results are letters, digits, - and _")
-    return name
-
-
 # --- each ---
 # Results that do not depend on each other, each kept under a key of its own: repetitions, members, trees.
 #
@@ -535,7 +529,8 @@ class Job:
     def _claim(self, name: str) -> None:
         if self.folder is not None and not self.identity:
             raise ValueError("a job with a folder needs an identity, or it would use the results of other jobs")
-        checked_name(name)
+        if not NAME.fullmatch(name):
+            raise ValueError(f"'{name}': names of stages and results are letters, digits, - and _")
         if name in self._names:
             raise ValueError(f"the name '{name}' is used twice in {self.folder or 'one job'}")
         self._names.add(name)

@@ -164,7 +164,7 @@ class Terms:
     device: str
     folder: Path | None = None
     token: str = ""
-    directory: Path | None = None
+    directory: Path = Path()
 
     def check(self) -> None:
         """Raise in a worker that does not fit."""
@@ -198,10 +198,8 @@ def own_version() -> str:
 @cache
 def _accept(terms: Terms) -> None:
     terms.check()
-    if terms.directory is not None:
-        # workers of Ray begin in the directory of their node; a node may lack this one if all paths are absolute
-        with suppress(OSError):
-            os.chdir(terms.directory)
+    with suppress(OSError):  # workers of Ray begin in the directory of their node; it is not needed for absolute paths
+        os.chdir(terms.directory)
 
 
 def run_task(terms: Terms, function: Callable, shared: Shared | None, item: Any) -> tuple[Any, Exception | None]:
@@ -343,7 +341,7 @@ class Processes(Tasks):
     def __init__(self, count: int, terms: Terms) -> None:
         self.slots, self.terms, self.folder = count, terms, terms.folder
         self._pool: ProcessPoolExecutor | None = None
-        self._workers: list[_Worker] = []
+        self._workers: list[Any] = []
 
     def __enter__(self) -> Self:
         return self
@@ -358,23 +356,21 @@ class Processes(Tasks):
         return 2 * self.slots
 
     def _submit(self, function: Callable, shared: Shared | None, item: Any) -> Future:
-        if self._pool is None:
-            job: Any = copy.copy(SPAWN)
-            job.Process = self._new_worker
-            with _inherited(self.terms.threads):  # by a process of multiprocessing's own
+        with _inherited(self.terms.threads):  # a pool begins its processes when they are needed
+            if self._pool is None:
+                job: Any = copy.copy(SPAWN)
+                job.Process = self._new_worker
                 self._pool = ProcessPoolExecutor(self.slots, job, _begin_worker)
-        try:
-            return self._pool.submit(run_task, self.terms, function, shared, item)
-        except BrokenProcessPool as error:  # a worker has died since the last result
-            failed: Future = Future()
-            failed.set_exception(error)
-            return failed
+            try:
+                return self._pool.submit(run_task, self.terms, function, shared, item)
+            except BrokenProcessPool as error:  # a worker has died since the last result
+                failed: Future = Future()
+                failed.set_exception(error)
+                return failed
 
-    def _new_worker(self, *args: Any, **options: Any) -> _Worker:
-        worker = _Worker(*args, **options)
-        worker.threads = self.terms.threads
-        self._workers.append(worker)
-        return worker
+    def _new_worker(self, *args: Any, **options: Any) -> Any:
+        self._workers.append(SPAWN.Process(*args, **options))
+        return self._workers[-1]
 
     def _take_lost(self, running: dict[Future, Any]) -> tuple[list[Any], str]:
         """A pool that has lost a worker gives up all its tasks; the next one begins another pool."""
@@ -405,16 +401,6 @@ def _has_lost_worker(future: Future) -> bool:
 
 
 SPAWN = multiprocessing.get_context("spawn")
-
-
-class _Worker(SPAWN.Process):
-    """A worker process."""
-
-    threads: int
-
-    def start(self) -> None:
-        with _inherited(self.threads):
-            super().start()
 
 
 _start_lock = threading.Lock()
@@ -715,7 +701,14 @@ class Launcher:
         token, cpus = secrets.token_hex(16), self.task_cpus or task_cpus or 1
         try:
             if folder is not None:
-                folder = _new_folder(folder.absolute(), token)
+                folder = folder.absolute()
+                try:
+                    folder.mkdir(parents=True)
+                    (folder / TOKEN).write_text(token, encoding="ascii")
+                except OSError as error:
+                    raise DataError(
+                        f"the folder for tasks cannot be created: {error.strerror or error}", folder
+                    ) from error
             terms = Terms(own_version(), cpus, requested_device(), folder, token, Path.cwd())
             with (
                 Processes(self.workers or max(1, available_threads() // cpus), terms)
@@ -726,12 +719,3 @@ class Launcher:
         finally:
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _new_folder(folder: Path, token: str) -> Path:
-    try:
-        folder.mkdir(parents=True)
-        (folder / TOKEN).write_text(token, encoding="ascii")
-    except OSError as error:
-        raise DataError(f"the folder for tasks cannot be created: {error.strerror or error}", folder) from error
-    return folder
