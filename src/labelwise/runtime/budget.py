@@ -12,7 +12,6 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,8 +28,6 @@ RECORD_SECONDS = 5.0
 RECORD_FILE = "time.json"
 SMALLEST_BLOCK, LARGEST_BLOCK = 16, 4096
 """Documents that are worked on between two looks at the clock."""
-NOTED = 0.05
-"""A budget that is exceeded by more than this fraction is reported."""
 
 
 class OutOfTimeError(Exception):
@@ -169,30 +166,6 @@ class Budget:
 
 
 NO_LIMIT = Budget()
-
-
-@contextmanager
-def spending(outer: Budget, seconds: float | None, record: Path | None, begin: float | None = None) -> Iterator[Budget]:
-    """The budget of work that has so many seconds in all of its attempts, recorded in a file until it is done."""
-    budget = outer.limited(seconds, record, begin)
-    own = budget.records[len(outer.records) :]
-    if any(one.before for one in own):
-        log.info("time budget: %s of %s were spent before", duration(sum(r.before for r in own)), duration(seconds))
-    try:
-        yield budget
-    except BaseException:
-        for one in own:
-            one.write_if_old()
-        raise
-    for one in own:
-        one.remove()
-    if budget.is_limited and budget.exceeded() > NOTED * budget.seconds:
-        log.warning(
-            "time budget of %s: training ended %s late; what a model cannot do without, such as reading its texts and "
-            "one step of each stage, is done in any case",
-            budget,
-            duration(budget.exceeded()),
-        )
 
 
 class TimeRecord:

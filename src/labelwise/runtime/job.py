@@ -35,7 +35,7 @@ from labelwise.errors import DataError, LabelwiseError
 from labelwise.formatting import duration
 from labelwise.io.folder import Folder, FolderWriter, new_folder
 from labelwise.io.tensors import in_pieces
-from labelwise.runtime.budget import NO_LIMIT, RECORD_FILE, Budget, spending
+from labelwise.runtime.budget import NO_LIMIT, RECORD_FILE, Budget
 from labelwise.runtime.progress import stage as shown_stage
 from labelwise.runtime.ranks import on_rank_zero, rank
 
@@ -319,8 +319,9 @@ class Each:
             return None if None in written.values() else {**made, **written}
 
         done: dict[Key, Result] = {}
+        items = [tuple(keys) for keys in groups]
         with self.job.tasks.share((plain, shared)) as given:
-            for keys, found in self.job.tasks.map(_make_group, map(tuple, groups), given, ordered=True, read=read):
+            for keys, found in self.job.tasks.map(_make_group, items, given, ordered=True, read=read):
                 for record in records[keys]:
                     self.job.log(**record)
                 done |= {key: one for key, one in found.items() if one is not None}
@@ -367,6 +368,8 @@ Made = TypeVar("Made")
 
 SAMPLED = "documents"
 """Name of the result of `some`."""
+NOTED = 0.05
+"""A time budget that is exceeded by more than this fraction is reported."""
 PROBE, HELD_OUT = 128, 0.1
 """Documents whose preparation is timed, and the fraction of its time for documents that are not to train on."""
 
@@ -589,8 +592,25 @@ def limited_time(job: Job, seconds: float | None, begin: float | None = None) ->
     fit is done.
     """
     record = None if job.folder is None or rank() > 0 else job.folder / RECORD_FILE
-    with spending(job.budget, seconds, record, begin) as budget:
+    budget = job.budget.limited(seconds, record, begin)
+    own = budget.records[len(job.budget.records) :]
+    if any(one.before for one in own):
+        log.info("time budget: %s of %s were spent before", duration(sum(r.before for r in own)), duration(seconds))
+    try:
         yield replace(job, budget=budget, _names=set(), _before=[])
+    except BaseException:
+        for one in own:
+            one.write_if_old()
+        raise
+    for one in own:
+        one.remove()
+    if budget.is_limited and budget.exceeded() > NOTED * budget.seconds:
+        log.warning(
+            "time budget of %s: training ended %s late; what a model cannot do without, such as reading its texts and "
+            "one step of each stage, is done in any case",
+            budget,
+            duration(budget.exceeded()),
+        )
 
 
 def _affordable(data: Any, prepare: Callable[[Any], Any], budget: Budget) -> int:
