@@ -192,18 +192,12 @@ def learned(held: Held, start: Combination, metric: Metric) -> Combination:
     return replace(start, weights=weights)
 
 
-def _best_ranked(held: Held) -> np.ndarray:
-    """The columns of the candidates that any member ranks high, as many per document as the longest row needs."""
-    ranks = np.where(held.candidates.ranks == MISSING, np.iinfo(np.int32).max, held.candidates.ranks).min(2)
-    width = max(1, int((ranks < LEARNED_RANKS).sum(1).max(initial=0)))
-    columns = np.argsort(ranks, axis=1, kind="stable")[:, :width]
-    columns.sort(axis=1)  # labels in ascending order, as they are ranked when scores are equal
-    return columns
-
-
 def _judge(held: Held, start: Combination, metric: Metric) -> Callable[[np.ndarray], float]:
     """A function from weights to the metric, as a mean over the held-out documents that have labels."""
-    columns = _best_ranked(held)
+    ranks = np.where(held.candidates.ranks == MISSING, np.iinfo(np.int32).max, held.candidates.ranks).min(2)
+    width = max(1, int((ranks < LEARNED_RANKS).sum(1).max(initial=0)))  # as the longest row of labels ranked so high
+    columns = np.argsort(ranks, axis=1, kind="stable")[:, :width]
+    columns.sort(axis=1)  # labels in ascending order, as they are ranked when scores are equal
     rows = np.flatnonzero(held.n_true)
     filled, right = (np.take_along_axis(part, columns, 1)[rows] for part in (held.candidates.filled, held.right))
     values = np.take_along_axis(start.values(held.candidates), columns[..., None], 1)[rows]

@@ -87,7 +87,10 @@ class Calibration:
         """Fit to predicted labels: their scores, ascending, and whether each was right."""
         if len(scores) == 0:
             raise DataError("there are no predicted labels to fit probabilities to")
-        levels, counts, hits = _distinct(np.asarray(scores, np.float64), right)
+        scores = np.asarray(scores, np.float64)
+        first = np.flatnonzero(np.append(True, scores[1:] > scores[:-1]))
+        levels, counts = scores[first], np.diff(np.append(first, len(scores)))
+        hits = np.add.reduceat(right.astype(np.float64), first)
         begins, means = isotonic_blocks(hits, counts)
         ends = np.append(begins[1:], len(levels)) - 1
         weights = np.repeat(np.add.reduceat(counts.astype(np.float64), begins), ends - begins + 1)
@@ -164,13 +167,6 @@ class Calibration:
             raise ModelFormatError(f"{path}: the calibration is damaged")
         precision, recall, f1 = expected.tolist()
         return cls(np.array(scores), np.array(probabilities), float(threshold[0]), (precision, recall, f1))
-
-
-def _distinct(scores: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The distinct scores of an ascending vector, their counts, and how often the label was right."""
-    begins = np.flatnonzero(np.append(True, scores[1:] > scores[:-1]))
-    counts = np.diff(np.append(begins, len(scores)))
-    return scores[begins], counts, np.add.reduceat(right.astype(np.float64), begins)
 
 
 def _separated(probabilities: np.ndarray, falls: np.ndarray) -> np.ndarray:

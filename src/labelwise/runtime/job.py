@@ -286,9 +286,7 @@ class Each:
             "group", self.name, list(keys), *(part for key in keys for part in self.of.get(key, ()))
         )
         count = budget.early_ends.count
-        below = f"{self.job.name}-{name}" if self.job.name else name
-        job = replace(self.job, folder=folder, budget=budget, identity=own, name=below, _names=set(), _before=[])
-        made = self.make(shared, job, keys)
+        made = self.make(shared, self.job._inner(name, own, folder, budget), keys)
         is_cut = on_rank_zero(lambda: budget.early_ends.count > count)
         results = {key: Result(one, is_cut) for key, one in made.items() if one is not None}
         for key in keys:
@@ -420,10 +418,7 @@ class Job:
         self._claim(name)
         folder = None if self.folder is None else self.folder / name
         own = self.fingerprint("stage", name) if self.identity else ""
-        below = f"{self.name}-{name}" if self.name else name
-        inner = replace(
-            self, folder=folder, budget=self.budget.part(share), identity=own, name=below, _names=set(), _before=[]
-        )
+        inner = self._inner(name, own, folder, self.budget.part(share))
         with shown_stage(title):
             yield inner
         self._before.extend(inner._before)
@@ -528,6 +523,10 @@ class Job:
             self._before.append(fingerprint(*parts))
 
     # --- small parts ---
+
+    def _inner(self, name: str, identity: str, folder: Path | None, budget: Budget) -> Job:
+        below = f"{self.name}-{name}" if self.name else name
+        return replace(self, folder=folder, budget=budget, identity=identity, name=below, _names=set(), _before=[])
 
     def _claim(self, name: str) -> None:
         if self.folder is not None and not self.identity:
