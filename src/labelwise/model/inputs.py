@@ -392,30 +392,33 @@ class TrainingDocuments:
 # that they name, all of the training data and, where a method reads them, the held-out documents.
 
 
-def fit_identity(method: Any, config: Config, train: Dataset | None, valid: Dataset | None = None) -> str:
-    """The identity of one fit of a method, or of its class, with this config.
+def fit_identity(
+    method: Any, config: Config, train: Dataset | None, valid: Dataset | None = None, hashes: np.ndarray | None = None
+) -> str:
+    """The identity of one fit of a method with this config; `hashes` are those of the training documents, if known.
 
     Without the fields that are `elsewhere` by the config, such as a folder with one lookup table per repetition.
     """
     parameters = without_fields(deciding_fields(config, PART), dict(config.elsewhere))
     reads_valid = valid is not None and method.validates and "valid" not in config.elsewhere
     held_out = content_of(valid) if reads_valid and valid is not None else None
-    data = None if train is None else content_of(train)
+    data = None if train is None else content_of(train, hashes)
     return fingerprint(method.name, parameters, config.contents(), data, held_out)
 
 
-def content_of(data: Dataset) -> list[Any]:
+def content_of(data: Dataset, hashes: np.ndarray | None = None) -> list[Any]:
     """All of a data set that a method can learn from, as JSON values.
 
     Documents of every kind that it has, the number of columns of features, which may be larger than any that occurs,
     types of numbers, labels with their values and names, and the texts of labels.
     """
     kinds = [kind for kind in KINDS if getattr(data, kind) is not None]
-    hashes = {kind: document_hashes(data, kind) for kind in kinds}
+    given = {data.kind: hashes} if hashes is not None and len(hashes) == len(data) else {}
+    hashes_of = {kind: given[kind] if kind in given else document_hashes(data, kind) for kind in kinds}
     shapes = {kind: _shapes(getattr(data, kind)) for kind in ("features", "arrays") if kind in kinds}
-    labels = [dataset_hash(data, hashes[kinds[0]]) if kinds else "", list(data.labels.shape), data.open_columns]
+    labels = [dataset_hash(data, hashes_of[kinds[0]]) if kinds else "", list(data.labels.shape), data.open_columns]
     texts = None if data.label_texts is None else fingerprint(text_hashes(data.label_texts))
-    return [{kind: fingerprint(of_kind) for kind, of_kind in hashes.items()}, shapes, labels, texts]
+    return [{kind: fingerprint(of_kind) for kind, of_kind in hashes_of.items()}, shapes, labels, texts]
 
 
 def _shapes(values: Any) -> list[Any]:

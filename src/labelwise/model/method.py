@@ -215,7 +215,7 @@ class Method(Estimator):
         with limited_time(job or Job(), self.time_budget, begin) as own:
             given = self._prepared(dataset, valid)
             if own.folder is not None or self.config.parts_folder is not None:
-                own = replace(own, identity=fit_identity(self, self.config, given.train, given.valid))
+                own = replace(own, identity=fit_identity(self, self.config, given.train, given.valid, given.hashes))
             yield given, own
 
     def _training_data(self, data: Any, labels: Any) -> Dataset | None:

@@ -235,7 +235,8 @@ class Each:
     name: str
     make: Callable[[Any, Job, Any], Mapping[Any, Any]]
     folder: Path | None
-    of: Mapping[Key, Sequence[Any]]
+    own: Mapping[Key, str]
+    """Fingerprints of the results."""
     complete: bool
     stored: Stored
 
@@ -243,13 +244,13 @@ class Each:
         """A finished result; None if there is none."""
         if self.folder is None:
             return None
-        return find_result(self._paths(key), self._own(key), self.job.budget, self.stored)
+        return find_result(self._paths(key), self.own[key], self.job.budget, self.stored)
 
     def keep(self, key: Key, result: Result) -> bool:
         """Write a result; one of another job under the same key is not replaced."""
         if self.folder is None:
             return False
-        own, (path, *others) = self._own(key), self._paths(key)
+        own, (path, *others) = self.own[key], self._paths(key)
         fingerprints = own, fingerprint_by_budget(own, self.job.budget.seconds)
         if fingerprint_in(path, KIND) not in (None, fingerprints[result.is_cut]):
             path = others[result.is_cut]
@@ -282,9 +283,7 @@ class Each:
         name = "-".join([self.name, *(f"{key:03d}" for key in keys)])
         name = name if len(name) <= LONGEST else f"{self.name}-{fingerprint(list(keys))[:16]}"
         folder = None if self.unfinished is None else self.unfinished / name
-        own = self.job.fingerprint(
-            "group", self.name, list(keys), *(part for key in keys for part in self.of.get(key, ()))
-        )
+        own = self.job.fingerprint("group", self.name, *(self.own[key] for key in keys))
         count = budget.early_ends.count
         made = self.make(shared, self.job._inner(name, own, folder, budget), keys)
         is_cut = on_rank_zero(lambda: budget.early_ends.count > count)
@@ -335,19 +334,11 @@ class Each:
         if self.unfinished is not None and (all_finished or not any(self.unfinished.glob("*"))):
             shutil.rmtree(self.unfinished, ignore_errors=True)
 
-    def _own(self, key: Key) -> str:
-        return self.job.fingerprint("each", self.name, key, *self.of.get(key, ()))
-
     def _paths(self, key: Key) -> list[Path]:
         """Folders of a result: its key or, if another job has taken that, with a hash: of a whole result, a cut one."""
-        path, own = Path(str(self.folder)) / f"{key:03d}", self._own(key)
-        return [
-            path,
-            *(
-                path.with_name(f"{path.name}-{one[:8]}")
-                for one in (own, fingerprint_by_budget(own, self.job.budget.seconds))
-            ),
-        ]
+        path, own = Path(str(self.folder)) / f"{key:03d}", self.own[key]
+        hashes = own, fingerprint_by_budget(own, self.job.budget.seconds)
+        return [path, *(path.with_name(f"{path.name}-{one[:8]}") for one in hashes)]
 
 
 def _make_group(given: tuple[Each, Any], keys: Sequence[Key]) -> tuple[dict[Key, Any], list[dict[str, Any]]]:
@@ -473,7 +464,8 @@ class Job:
             raise ValueError("results in a folder need the identity of their job")
         if folder is None and self.folder is not None:
             folder = self.folder / name
-        work = Each(self, name, make, folder, of or {}, complete, stored)
+        own = {key: self.fingerprint("each", name, key, *(of or {}).get(key, ())) for key in keys}
+        work = Each(self, name, make, folder, own, complete, stored)
         done = self._on_rank_zero(lambda: {key: found for key in keys if (found := work.find(key)) is not None})
         if done:
             log.info("%s: %d of %d are already finished", name, len(done), len(keys))

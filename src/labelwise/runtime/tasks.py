@@ -208,21 +208,15 @@ def run_task(terms: Terms, function: Callable, shared: Shared | None, item: Any)
         _accept(terms)
         with using_threads(terms.threads), using_device(terms.device):
             return function(None if shared is None else shared.open(), item), None
-    except LabelwiseError as error:
-        return None, error if _is_portable(error) else LabelwiseError(str(error))
     except Exception as error:
-        error = error if _is_portable(error) else RuntimeError(repr(error))
-        error.add_note(f"In a worker:\n{traceback.format_exc()}")
+        is_ours, trace = isinstance(error, LabelwiseError), traceback.format_exc()
+        try:
+            copy.copy(error)  # from its arguments, as it will be made again in the other process
+        except Exception:
+            error = LabelwiseError(str(error)) if is_ours else RuntimeError(repr(error))
+        if not is_ours:
+            error.add_note(f"In a worker:\n{trace}")
         return None, error
-
-
-def _is_portable(error: Exception) -> bool:
-    """Whether an error can be made again from its arguments, as in the other process."""
-    try:
-        copy.copy(error)
-    except Exception:
-        return False
-    return True
 
 
 class Tasks:
