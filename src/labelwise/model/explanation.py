@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from labelwise.errors import ConfigError, DataError, did_you_mean
-from labelwise.formatting import cut, printable
+from labelwise.errors import ConfigError, DataError
+from labelwise.formatting import printable
 from labelwise.io.atomic import replacing
 from labelwise.labelspace.tree import LabelPath, PathStep
 from labelwise.model.explanation_text import Explanations, explanation_lines, short_explanation
 from labelwise.model.fitted import require
 from labelwise.model.inputs import Documents
+from labelwise.model.predictions import label_ids
 from labelwise.registry import can
 from labelwise.topk import NO_LABEL, TopK
 
@@ -126,24 +127,11 @@ def labels_to_explain(
     if len(data) != 1:
         raise DataError(f"explain takes one document, got {len(data):,}")
     top = model.predict(document, k)
-    ids = top.ids[0][top.ids[0] != NO_LABEL] if labels is None else label_ids(model, labels)
+    ids = top.ids[0][top.ids[0] != NO_LABEL]
+    if labels is not None:
+        given = [labels] if isinstance(labels, str) else labels
+        ids = label_ids(given, model.label_names_, "labels", model.label_texts_)
     return data, ids, dict(zip(top.ids[0].tolist(), top.scores[0].tolist(), strict=True))
-
-
-def label_ids(model: Method, labels: Sequence[str]) -> np.ndarray:
-    positions = model.label_names_.positions
-    given = [labels] if isinstance(labels, str) else list(labels)
-    for label in given:
-        if label not in positions:
-            raise DataError(f"the model has no label {cut(repr(label), 100)}; {cut(_nearest(model, str(label)), 300)}")
-    return np.array([positions[label] for label in given], np.int64)
-
-
-def _nearest(model: Method, label: str) -> str:
-    """A hint: the label with that text, or the nearest among the first names (a search of millions takes minutes)."""
-    if model.label_texts_ is not None and label in (meanings := model.label_texts_.positions):
-        return f"the label with that text is {model.label_names_[meanings[label]]!r}"
-    return did_you_mean(label, model.label_names_[:100_000])
 
 
 def _score(model: Method, paths: Sequence[LabelPath]) -> float:

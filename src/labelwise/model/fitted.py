@@ -95,7 +95,7 @@ ABILITIES = {
     "vectors": Ability("has no document vectors"),
     "image_vectors": Ability("has no vectors to compare images by", "has"),
     "attention": Ability("has no attention among tokens", "has"),
-    "learned": Ability("cannot learn more documents"),
+    "learned": Ability("cannot learn more documents", "can; fit it on all documents"),
     "shrunk": Ability("cannot be shrunk after training"),
 }
 """Members that a `Fitted` may have:
