@@ -147,7 +147,7 @@ class EnsembleModel:
                 )
                 said.append(part)
             calibrated = model.calibration_ is not None
-            score = calibrated_score(model, found[column]) if calibrated else float(found[column])
+            score = calibrated_score(model, float(found[column]))
             ranked, bias = any(part.rank for part in said), float(biases[0, column])
             results.append(EnsembleExplanation(*named(model, label), score, ranked, bias, tuple(said), calibrated))
         return results

@@ -217,6 +217,11 @@ class Folder:
                 found.append(str(error))
         return found
 
+    def check_files(self) -> None:
+        """Raise the first error of a file of the manifest; all are read."""
+        for name in self.manifest["files"]:
+            self._verified_path(name)
+
     def _verified_path(self, name: str) -> Path:
         """The path of a listed file, after comparing its size and (with `verify`) its hash."""
         expected = self.manifest["files"].get(name)

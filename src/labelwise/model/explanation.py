@@ -136,12 +136,13 @@ def labels_to_explain(
 
 def _score(model: Method, paths: Sequence[LabelPath]) -> float:
     """The score of a label that is not among the best: the mean over the trees."""
-    raw = sum(path.given for path in paths) / len(paths)
-    return raw if model.calibration_ is None else calibrated_score(model, raw)
+    return calibrated_score(model, sum(path.given for path in paths) / len(paths))
 
 
 def calibrated_score(model: Method, raw: float) -> float:
-    """The probability of one score, as of a prediction with nothing beside it."""
+    """A score, as it is in a prediction with nothing beside it: a probability if the model is calibrated."""
+    if model.calibration_ is None:
+        return raw
     one = TopK(np.zeros((1, 1), np.int32), np.full((1, 1), raw, np.float32))
     return float(model.calibration_.apply(one).scores[0, 0])
 

@@ -102,10 +102,10 @@ class FeatureWidth:
         if manifest.get("input") != "features" and not next_to_texts:
             sound = columns is None and dense is None
         else:
-            sound = type(columns) is type(dense) is int and 0 <= dense <= columns < MAX_FEATURES
+            sound = type(columns) is int and type(dense) is int and 0 <= dense <= columns < MAX_FEATURES
         if not sound:
             raise ModelFormatError(f"{path}: the numbers of features do not fit the manifest")
-        return None if columns is None else cls(columns, dense)
+        return None if columns is None or dense is None else cls(columns, dense)
 
 
 AT_ONCE = 16_384

@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -96,11 +95,9 @@ def find_finished(path: Path, kind: str, *expected: str) -> Folder | None:
         if folder.manifest.get(KEY) not in expected:
             log.warning("%s: not used: it belongs to another training, with other settings, parameters or data", path)
             return None
-        damages: list[Any] = folder.damages()
+        folder.check_files()
     except (LabelwiseError, OSError) as error:
-        damages = [error]
-    if damages:
-        log.warning("%s: not used: %s", path, damages[0])
+        log.warning("%s: not used: %s", path, error)
         return None
     folder.verify = False  # all hashes have been compared
     return folder
@@ -546,13 +543,14 @@ class Job:
 
         def found_or_made() -> Result:
             found = find_result([path], own, self.budget, ARRAYS)
-            if found is None:
-                found = self._watched(make)
-                for leftover in path.parent.glob(f".{name}.new-*"):
-                    shutil.rmtree(leftover, ignore_errors=True)  # left half written by a kill
-                keep = fingerprint_by_budget(own, self.budget.seconds) if found.is_cut else own
-                keep_finished(path, KIND, keep, partial(ARRAYS.write, arrays=found.value))
-            return found
+            if found is not None:
+                return found
+            made = self._watched(make)
+            for leftover in path.parent.glob(f".{name}.new-*"):
+                shutil.rmtree(leftover, ignore_errors=True)  # left half written by a kill
+            kept_as = fingerprint_by_budget(own, self.budget.seconds) if made.is_cut else own
+            keep_finished(path, KIND, kept_as, lambda folder: ARRAYS.write(folder, made.value))
+            return made
 
         return self._on_rank_zero(found_or_made)
 
