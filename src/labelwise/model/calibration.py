@@ -26,13 +26,7 @@ from labelwise.io.folder import get_tensor
 from labelwise.metrics.evaluate import check_known, check_labelled
 from labelwise.model.card import CalibrationNote
 from labelwise.model.inputs import Overlap, predict_in_blocks, predict_in_time
-from labelwise.model.predictions import (
-    CALIBRATION_K,
-    MOST_LABELS,
-    Ranked,
-    checked_k,
-    k_from_data,
-)
+from labelwise.model.predictions import CALIBRATION_K, MOST_LABELS, Ranked, checked_k, k_from_data
 from labelwise.runtime.budget import Budget
 from labelwise.topk import NO_LABEL, TopK
 

@@ -46,14 +46,7 @@ from labelwise.model.inputs import (
     fit_identity,
     kinds_to_train_on,
 )
-from labelwise.model.predictions import (
-    CALIBRATION_K,
-    LabelFilter,
-    all_above,
-    check_scores,
-    checked_limits,
-    k_from_data,
-)
+from labelwise.model.predictions import CALIBRATION_K, LabelFilter, all_above, check_scores, checked_limits, k_from_data
 from labelwise.registry import method_class
 from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.job import Job, limited_time

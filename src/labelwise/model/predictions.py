@@ -10,13 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.errors import (
-    ConfigError,
-    DataError,
-    ModelFormatError,
-    NotFittedError,
-    did_you_mean,
-)
+from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError, did_you_mean
 from labelwise.formatting import cut
 from labelwise.model.inputs import TrainingDocuments
 from labelwise.strings import Strings

@@ -38,13 +38,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from labelwise import __version__
-from labelwise.errors import (
-    ConfigError,
-    DataError,
-    LabelwiseError,
-    MissingDependencyError,
-    did_you_mean,
-)
+from labelwise.errors import ConfigError, DataError, LabelwiseError, MissingDependencyError, did_you_mean
 from labelwise.io.atomic import replacing
 from labelwise.runtime.device import requested_device, using_device
 from labelwise.runtime.threads import available_threads, using_threads
