@@ -9,7 +9,6 @@ import json
 import math
 import mmap
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -248,19 +247,6 @@ def zeros(size: int, dtype: Any) -> np.ndarray:
         skip = -raw.__array_interface__["data"][0] % _LINE
         pages = raw[skip : skip + count]
     return pages.view(dtype)
-
-
-def in_small_pages(array: np.ndarray) -> np.ndarray:
-    """A copy in pages as small as those of a mapped file; NumPy would request huge ones."""
-    if array.nbytes == 0:
-        return array
-    memory = mmap.mmap(-1, array.nbytes)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        with suppress(OSError):  # a system without huge pages
-            memory.madvise(mmap.MADV_NOHUGEPAGE)
-    copy = np.frombuffer(memory, array.dtype, array.size).reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 def _pages(count: int) -> np.ndarray | None:

@@ -7,14 +7,12 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from labelwise.errors import ConfigError, DataError
 from labelwise.formatting import printable
-from labelwise.io.atomic import replacing
 from labelwise.labelspace.tree import LabelPath, PathStep
 from labelwise.model.explanation_text import Explanations, explanation_lines, short_explanation
 from labelwise.model.fitted import require
@@ -427,23 +425,3 @@ def pixel_maps(model: Method, document: Any, labels: Sequence[str] | None, k: in
         PixelMap(*named(model, label), scores.get(label, 0.0), label not in missing, falls, shown, calibrated)
         for label, falls in zip(ids.tolist(), maps, strict=True)
     )
-
-
-def write_maps(maps: Sequence[Any], path: str | Path) -> None:
-    """Write a PNG: the image, and next to it the map of each label with its name."""
-    if not maps or not all(isinstance(one, PixelMap) for one in maps):
-        raise ConfigError(f"{path}: only explanations of images are written as a picture; use --json for words")
-    if Path(path).suffix.lower() != ".png":
-        raise ConfigError(f"{path}: the map is a PNG file; give a name that ends in .png")
-    from PIL import Image, ImageDraw, ImageFont
-
-    caption = 18
-    whole = Image.new("RGB", ((len(maps) + 1) * (SIDE + 4), SIDE + caption), "white")
-    whole.paste(maps[0].plain().convert("RGB").resize((SIDE, SIDE), Image.Resampling.NEAREST), (0, 0))
-    draw, font = ImageDraw.Draw(whole), ImageFont.load_default()
-    for index, one in enumerate(maps, 1):
-        left = index * (SIDE + 4)
-        whole.paste(one.image(), (left, 0))
-        draw.text((left, SIDE + 3), printable(f"{one.text or one.label} {one.score:.3g}")[:40], "black", font)
-    with replacing(Path(path), binary=True) as file:
-        whole.save(file, "PNG")

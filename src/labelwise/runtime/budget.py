@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -174,16 +173,12 @@ class TimeRecord:
     def __init__(self, path: Path, begin: float) -> None:
         self.path, self.begin, self.written = path, begin, begin
         self.before = _recorded_seconds(path)
-        self._lock = threading.Lock()
         self._failed = False
 
     def update(self, now: float) -> None:
-        """Write the record if the last one is some seconds old. Thread-safe; one thread writes."""
-        if now - self.written >= RECORD_SECONDS and self._lock.acquire(blocking=False):
-            try:
-                self.write(now)
-            finally:
-                self._lock.release()
+        """Write the record if the last one is some seconds old; threads may do so at the same time."""
+        if now - self.written >= RECORD_SECONDS:
+            self.write(now)
 
     def write_if_old(self) -> None:
         """Write the record unless hardly any time was spent: nothing is lost with less."""

@@ -97,12 +97,14 @@ class Shared:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves the contents of arrays to its caller, also those of arrays that are mapped from a file."""
-
-    def reducer_override(self, value: Any) -> Any:
-        return np.asarray(value).__reduce_ex__(self.PROTOCOL) if isinstance(value, np.memmap) else NotImplemented
+    """Leaves the contents of all arrays to its caller, also of those that are mapped or not contiguous."""
 
     PROTOCOL = 5
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, np.memmap) or (isinstance(value, np.ndarray) and not value.flags.forc):
+            return np.asarray(value, order="C").__reduce_ex__(self.PROTOCOL)
+        return NotImplemented
 
 
 def shared_value(value: Any, folder: Path | None) -> Shared:
