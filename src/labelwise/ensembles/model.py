@@ -238,15 +238,11 @@ class EnsembleModel:
     @property
     def lacks(self) -> dict[str, str]:
         """What it cannot do because of its members, with those that are to blame."""
-        able = {ability: [can(member, ability) for member in self.members] for ability in AMONG}
+        able = [{ability for ability in AMONG if can(member, ability)} for member in self.members]
+        named = [f"member {number} ({member.name})" for number, member in enumerate(self.members)]
         return {
-            ability: " and ".join(
-                f"member {number} ({member.name})"
-                for number, member in enumerate(self.members)
-                if not able[ability][number]
-            )
-            for ability, among in AMONG.items()
-            if not among(able[ability])
+            ability: " and ".join(name for name, abilities in zip(named, able, strict=True) if ability not in abilities)
+            for ability in self.saved_lacks(None, (), able)
         }
 
     @staticmethod
