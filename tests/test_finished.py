@@ -14,6 +14,10 @@ from labelwise.runtime.job import (
 )
 
 
+def written(count):
+    return lambda folder: folder.write_tensors("values.safetensors", {"values": np.arange(count)})
+
+
 def test_fingerprints_tell_types_shapes_and_order_apart():
     base = np.zeros(4, np.int32)
     others = [np.zeros(4, np.float32), np.zeros((2, 2), np.int32), np.ones(4, np.int32), np.zeros(3, np.int32)]
@@ -24,11 +28,13 @@ def test_fingerprints_tell_types_shapes_and_order_apart():
 
 
 def test_the_hash_stays_and_every_version_of_results_has_its_own(monkeypatch):
-    """The hash as it was when the first trainings were written."""
+    """The hash as it was when trainings of this version were written first."""
     parts = ["text", {"b": 1, "a": [1.5, None]}, np.arange(6, dtype=np.int32).reshape(2, 3)]
     now = fingerprint(*parts)
-    monkeypatch.setattr(finished, "RESULT_VERSION", 1)
-    assert fingerprint(*parts) == "63685948fa503f9608d6bb6350995c8a01ba57afb3dc293e8d8f7fec13c5fb85" != now
+    monkeypatch.setattr(finished, "RESULT_VERSION", 4)
+    assert fingerprint(*parts) == "c136a25cce31304ea6227a1194bc39bc2e0dcc89199eaa7d1832d5f97b8a4cfd"
+    monkeypatch.setattr(finished, "RESULT_VERSION", 3)
+    assert fingerprint(*parts) != now
 
 
 def test_tensors_are_hashed_by_their_bytes():
@@ -44,7 +50,7 @@ def test_work_is_found_by_its_fingerprint_and_only_whole(tmp_path, caplog):
     assert fingerprint_in(path, "piece") is None
     assert caplog.text == ""
     with finished_folder(path, "piece", "mine", {"number": 3}) as folder:
-        folder.write_tensors("values.safetensors", {"values": np.arange(4)})
+        written(4)(folder)
     held = find_finished(path, "piece", "mine")
     assert held is not None
     assert held.manifest["number"] == 3
@@ -62,17 +68,17 @@ def test_work_is_found_by_its_fingerprint_and_only_whole(tmp_path, caplog):
     assert find_finished(path, "piece", "mine") is None
     assert "damaged" in caplog.text
     with finished_folder(path, "piece", "mine") as folder:
-        folder.write_tensors("values.safetensors", {"values": np.arange(2)})
+        written(2)(folder)
     assert find_finished(path, "piece", "mine") is not None
 
 
 @pytest.mark.parametrize("manifest", ["", "[]", '{"format": "labelwise-other"}', None])
 def test_damaged_work_is_replaced(tmp_path, manifest):
     path = tmp_path / "piece"
-    assert keep_finished(path, "piece", "mine", "values.safetensors", {"values": np.arange(4)})
+    assert keep_finished(path, "piece", "mine", written(4))
     (path / "manifest.json").unlink() if manifest is None else (path / "manifest.json").write_text(manifest)
     assert find_finished(path, "piece", "mine") is None
-    assert keep_finished(path, "piece", "mine", "values.safetensors", {"values": np.arange(2)})
+    assert keep_finished(path, "piece", "mine", written(2))
     held = find_finished(path, "piece", "mine")
     assert held is not None
     assert len(held.tensors("values.safetensors")["values"]) == 2
@@ -82,7 +88,7 @@ def test_files_that_are_not_ours_are_never_removed(tmp_path, caplog):
     path = tmp_path / "000"
     path.mkdir()
     (path / "thesis.txt").write_text("years of work")
-    assert not keep_finished(path, "piece", "mine", "values.safetensors", {"values": np.arange(4)})
+    assert not keep_finished(path, "piece", "mine", written(4))
     assert "training continues" in caplog.text
     assert (path / "thesis.txt").read_text() == "years of work"
 
@@ -92,7 +98,7 @@ def test_a_full_disk_is_a_warning_for_finished_work_and_an_error_for_checkpoints
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(finished.FolderWriter, "write_tensors", full)
-    assert not keep_finished(tmp_path / "piece", "piece", "mine", "values.safetensors", {"values": np.arange(4)})
+    assert not keep_finished(tmp_path / "piece", "piece", "mine", written(4))
     assert "No space left on device" in caplog.text
     assert "training continues" in caplog.text
     with (
@@ -101,10 +107,11 @@ def test_a_full_disk_is_a_warning_for_finished_work_and_an_error_for_checkpoints
         ),
         finished_folder(tmp_path / "piece", "piece", "mine") as folder,
     ):
-        folder.write_tensors("values.safetensors", {"values": np.arange(4)})
+        written(4)(folder)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_work_that_a_time_budget_ended_has_a_fingerprint_of_its_own():
     budgets = [None, 1.0, 2.0]
+    assert finished.fingerprint_by_budget("mine", None) == finished.fingerprint_by_budget("mine", float("inf"))
     assert len({"mine", *(finished.fingerprint_by_budget("mine", budget) for budget in budgets)}) == 4

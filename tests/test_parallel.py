@@ -136,12 +136,13 @@ def test_a_pool_that_is_not_used_any_more_ends():
     ],
 )
 def test_quotas_of_containers_count(tmp_path, group, files, expected):
-    (tmp_path / "own").write_text(group)
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text(group)
     for name, text in files.items():
-        path = tmp_path / "groups" / name
+        path = tmp_path / "sys" / "fs" / "cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
-    assert cpu_quota(tmp_path / "groups", tmp_path / "own") == expected
+    assert cpu_quota(tmp_path) == expected
 
 
 def test_no_more_threads_than_the_quota(monkeypatch):

@@ -71,6 +71,13 @@ class Config(BaseModel):
         for section in self.sections():
             section.check_files()
 
+    def contents(self) -> list[Any]:
+        """What the files and folders hold that the parameters name (`labelwise.io.contents`), except those elsewhere.
+
+        A result depends on it besides the parameters themselves.
+        """
+        return [content for section in self.sections() for content in section.contents()]
+
     def resolved(self) -> dict[str, Any]:
         """All parameters as plain data, and what else identifies a result, such as fingerprints of models."""
         return self.model_dump(mode="json")

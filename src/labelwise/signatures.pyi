@@ -1,4 +1,4 @@
-"""Parameters of the methods, for editors: written by `python -m labelwise.model.estimator`."""
+"""Parameters of the methods, for editors: written by `tools/signatures.py`."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, Optional, Union

@@ -80,4 +80,4 @@ def test_methods_that_cannot_learn_are_refused_before_data_is_read(files):
     folder, _, _, data = files
     lw.Popularity().fit(data).save(folder / "popular")
     said = labelwise("learn", folder / "popular", folder / "missing.csv", code=2).err
-    assert "popularity cannot learn more documents, linear_flat and linear_tree can" in said
+    assert "popularity cannot learn more documents; linear_flat and linear_tree can" in said

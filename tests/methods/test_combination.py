@@ -134,6 +134,6 @@ def test_the_logistic_combination_follows_the_frequency_of_labels():
     held = Held(candidates, candidates.labels == truth[:, None], np.ones(n, np.int64), counts)
     start = Combination("logistic", np.full(2, 0.5), fitted_calibrations(held, [None, None]))
     found = learned(held, start, parse_metric("P@1"))
-    weights = found.weights_of(candidates)[0, [0, 11]]
+    weights = found.weights_of(candidates.labels)[0, [0, 11]]
     assert weights[0, 0] > 2 * abs(weights[0, 1]), "a frequent label"
     assert weights[1, 1] > 2 * abs(weights[1, 0]), "a rare one"

@@ -107,7 +107,10 @@ def test_the_folder_holds_its_members(ensemble, parts, tmp_path, folders):
         ({"members": 1}, "does not match their weights"),
         ({"members": 3}, r"member2\.manifest\.json is not listed"),
         ({"members": "2"}, "number of members is damaged"),
-        ({"input": "features", "n_features": 5}, "the members have other labels, or read other documents"),
+        (
+            {"input": "features", "n_features": 5, "n_dense_features": 0},
+            "the members have other labels, or read other documents",
+        ),
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused(ensemble, tmp_path, change, message):

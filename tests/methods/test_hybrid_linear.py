@@ -204,7 +204,7 @@ def test_settings_of_training_an_encoder_are_refused(setting):
 
 
 def test_learn_is_refused(model, data):
-    with pytest.raises(ConfigError, match="hybrid_linear cannot learn more documents, linear_flat and linear_tree can"):
+    with pytest.raises(ConfigError, match="hybrid_linear cannot learn more documents; linear_flat and linear_tree can"):
         model.learn(data)
 
 

@@ -298,7 +298,7 @@ def test_partial_fit_fits_and_then_learns(parts):
 
 def test_other_methods_name_those_that_can():
     model = lw.Popularity().fit(planted("texts"))
-    with pytest.raises(ConfigError, match="popularity cannot learn more documents, linear_flat and linear_tree can"):
+    with pytest.raises(ConfigError, match="popularity cannot learn more documents; linear_flat and linear_tree can"):
         model.learn(planted("texts"))
 
 

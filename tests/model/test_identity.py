@@ -8,7 +8,8 @@ import pytest
 
 import labelwise as lw
 from labelwise.data.csr import Blocks
-from labelwise.model import inputs as identity
+from labelwise.io import contents
+from labelwise.io.contents import content_of_path
 from labelwise.model.inputs import fit_identity
 from labelwise.strings import Strings
 from labelwise.testing.subject import planted
@@ -98,7 +99,7 @@ def test_a_model_counts_by_its_manifest(tmp_path):
     found = []
     for seed in (0, 1):
         lw.LinearTree(seed=seed, trees=1).fit(planted("features", n_documents=60)).save(tmp_path / "member", force=True)
-        found.append(dict(identity.named_contents({"members": [str(tmp_path / "member")]}))[str(tmp_path / "member")])
+        found.append(content_of_path(tmp_path / "member"))
     assert found[0] != found[1]
     assert "manifest.json" not in found[0]
 
@@ -106,18 +107,59 @@ def test_a_model_counts_by_its_manifest(tmp_path):
 def test_a_file_is_read_once_per_process(tmp_path, monkeypatch):
     path = tmp_path / "weights"
     path.write_bytes(b"weights")
-    first = dict(identity.named_contents([str(path)]))
-    monkeypatch.setattr(identity.hashlib, "file_digest", None)
-    assert dict(identity.named_contents([str(path)])) == first
+    first = content_of_path(path)
+    monkeypatch.setattr(contents.hashlib, "file_digest", None)
+    assert content_of_path(path) == first
+    assert content_of_path(tmp_path / "missing") is None
 
 
-def test_a_name_on_the_hub_counts_by_its_files(tmp_path, monkeypatch):
+def test_a_folder_with_the_name_of_a_setting_does_not_count(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    methods = [
+        lw.LinearTree(label_documents="texts", tfidf={"stop_words": "english"}),
+        lw.TextEncoder(encoder={"model": "tiny"}),
+        lw.AttentionXML(training={"metric": "P@5"}),
+    ]
+
+    def own():
+        return [fit_identity(method, method.config, data) for method in methods]
+
+    before = own()
+    for name in ("texts", "english", "tiny", "P@5", "balanced"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    assert own() == before
+
+
+@pytest.mark.parametrize("field", ["stop_words", "lemmas"])
+def test_files_of_words_count_by_what_they_hold(field, data, tmp_path):
+    found = []
+    for text in ("and\tor", "or\tand"):
+        (tmp_path / "words").write_text(text)
+        method = lw.LinearTree(tfidf={field: str(tmp_path / "words")})
+        found.append(fit_identity(method, method.config, data))
+    assert found[0] != found[1]
+
+
+def test_a_name_on_the_hub_counts_by_its_commit_downloaded_or_not(data, tmp_path, monkeypatch):
     hub = pytest.importorskip("huggingface_hub")
-    (tmp_path / "config.json").write_text("{}")
-    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda name, file: str(tmp_path / file))
-    first = dict(identity.named_contents({"model": "group/encoder"}))
-    (tmp_path / "weights").write_text("other")
-    assert dict(identity.named_contents({"model": "group/encoder"})) != first
-    assert set(first["group/encoder"]) == {"config.json"}
+    downloaded = []
+
+    def download(name, file):
+        downloaded.append(file)
+        return str(tmp_path / "snapshots" / commit / file)
+
+    monkeypatch.setattr(hub, "hf_hub_download", download)
     monkeypatch.setattr(hub, "try_to_load_from_cache", lambda name, file: None)
-    assert dict(identity.named_contents(["group/encoder", "balanced", "\0", "x" * 5000])) == {}
+    method = lw.TextEncoder(encoder={"model": "group/encoder"})
+    commit = "1234"
+    first = fit_identity(method, method.config, data)
+    assert downloaded == ["config.json"]
+    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda name, file: str(tmp_path / "snapshots" / commit / file))
+    assert fit_identity(method, method.config, data) == first, "as a resumed fit finds it"
+    commit = "5678"
+    assert fit_identity(method, method.config, data) != first
+    assert downloaded == ["config.json"]
+    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda name, file: None)
+    monkeypatch.setattr(hub, "hf_hub_download", None)
+    assert contents.content_of_model("group/encoder") is None, "without a network"

@@ -68,7 +68,7 @@ def same_files(one: dict[str, bytes], other: dict[str, bytes]) -> bool:
 
 def fork_workers(monkeypatch) -> None:
     """Let worker processes be forks of the test's process, which then need no seconds to import everything again."""
-    monkeypatch.setattr(tasks, "_Worker", multiprocessing.get_context("fork").Process)
+    monkeypatch.setattr(tasks, "SPAWN", multiprocessing.get_context("fork"))
 
 
 def vectors(path: Path) -> bytes:

@@ -11,7 +11,6 @@ from labelwise.runtime.budget import (
     RECORD_FILE,
     SMALLEST_BLOCK,
     OutOfTimeError,
-    spending,
 )
 from labelwise.runtime.job import Job, limited_time
 
@@ -71,19 +70,19 @@ def test_blocks_fill_the_time_and_no_more(clock):
 
 def test_time_before_an_interruption_counts(clock, tmp_path, caplog):
     path = tmp_path / RECORD_FILE
-    with pytest.raises(KeyboardInterrupt), spending(NO_LIMIT, 60.0, path) as first:
+    with pytest.raises(KeyboardInterrupt), limited_time(Job(tmp_path), 60.0) as first:
         clock.now += 12
-        assert not first.expired()  # this is where it is recorded: a kill does not ask
+        assert not first.budget.expired()  # this is where it is recorded: a kill does not ask
         assert json.loads(path.read_text()) == {"seconds": 12.0}
         clock.now += 3
         raise KeyboardInterrupt
     clock.now += 1000  # nobody works
-    with spending(NO_LIMIT, 60.0, path) as second:
-        assert second.remaining() == 45.0
+    with limited_time(Job(tmp_path), 60.0) as second:
+        assert second.budget.remaining() == 45.0
     assert list(tmp_path.iterdir()) == []
     path.write_text("damaged")
-    with spending(NO_LIMIT, 60.0, path) as third:
-        assert third.remaining() == 60.0
+    with limited_time(Job(tmp_path), 60.0) as third:
+        assert third.budget.remaining() == 60.0
         clock.now += 70.5
     assert "training ended 10.5 s late" in caplog.text
 

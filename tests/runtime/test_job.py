@@ -1,15 +1,16 @@
 """A job: what it keeps is used again by the same fit only, whole or under the same budget, and on all ranks."""
 
-import json
+import pickle
 import shutil
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 from labelwise.errors import ConfigError
 from labelwise.runtime.budget import NO_LIMIT
-from labelwise.runtime.job import Job, LostResultsError
+from labelwise.runtime.job import Job
+from labelwise.runtime.progress import stage_name
+from labelwise.runtime.tasks import LostTaskError, Shared, Tasks
 from training.forked_ranks import run_ranks
 
 
@@ -117,20 +118,18 @@ def test_what_a_kill_left_half_written_is_removed(tmp_path, made):
 
 
 def test_what_comes_later_follows_from_what_was_made_before(tmp_path, made):
-    def attempt(weights, of=1.0):
+    def attempt(weights):
         job = fit(tmp_path)
         with job.stage("level0") as part:
             part.follow(np.array(weights))  # as a training loop does
         with job.stage("level1") as part:
-            part.kept("ranking", made(f"ranking of {weights}"), of=[np.array(of)])
+            part.kept("ranking", made(f"ranking of {weights}"))
 
     attempt(1)
     attempt(1)
     assert made.names == ["ranking of 1"]
     attempt(2)
     assert made.names == ["ranking of 1", "ranking of 2"], "made by other weights of the same settings and data"
-    attempt(2, of=3.0)
-    assert made.names[2:] == ["ranking of 2"]
 
 
 def test_a_cut_result_belongs_to_its_budget_and_a_whole_one_to_any(tmp_path, made):
@@ -142,9 +141,6 @@ def test_a_cut_result_belongs_to_its_budget_and_a_whole_one_to_any(tmp_path, mad
 
     assert attempt(60.0, cut=True) == attempt(60.0, cut=True) == (1.0, True)
     assert made.names == ["vectors", "trees"]
-    manifest = json.loads((tmp_path / "vectors" / "manifest.json").read_text())
-    assert manifest["cut"]["seconds"] == 60.0
-    assert len(manifest["cut"]["content"]) == 64
     assert attempt(90.0, cut=True) == (1.0, True)
     assert made.names[2:] == ["vectors"], "the content is the same, so what follows is"
     assert attempt(None, cut=False) == (2.0, False)
@@ -189,6 +185,31 @@ def test_keys_are_made_in_groups_and_found_one_by_one(tmp_path, caplog):
     assert attempt([12, 13], group=1) == {12: 144}
     assert "square 13 has diverged" in caplog.text
     assert not (tmp_path / "square" / "013").exists()
+
+
+def test_unfinished_work_of_other_groups_is_removed_when_all_is_finished(tmp_path):
+    def stopped(_shared, job, _keys):
+        job.folder.mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path).each("square", [0, 1], stopped, group=2)
+    assert [path.name for path in tmp_path.rglob("*")] == ["square-unfinished", "square-000-001"]
+    fit(tmp_path).each("square", [0], squares, 0)
+    assert len(fit(tmp_path).each("square", [0, 1], squares, 0)) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["square"]
+
+
+def test_groups_are_counted_from_one(tmp_path):
+    shown = []
+
+    def make(shared, job, keys):
+        shown.append(stage_name(""))
+        return squares(shared, job, keys)
+
+    fit(tmp_path).each("square", [7, 8, 9], make, 0, group=2)
+    fit(tmp_path).each("square", [3, 7], make, 0)
+    assert shown == ["square 1 to 2 of 3, ", "square 3 of 3, ", "square 2 of 2, "]
 
 
 def test_a_key_depends_on_what_is_its_own_only(tmp_path):
@@ -243,27 +264,21 @@ def test_time_is_divided_and_what_is_left_is_left_out(clock, tmp_path, caplog):
     assert attempt(500.0) == ([0], True)
 
 
-class Elsewhere:
+class Elsewhere(Tasks):
     """Tasks that run here, on pickled arguments, and lose files."""
 
     shares_memory = False
 
     def __init__(self, lost=()):
-        self.lost, self.rounds = list(lost), []
+        self.lost, self.items = list(lost), []
 
-    def share(self, value):
-        return nullcontext(value)
-
-    def map(self, function, items, shared, ordered):
-        import pickle
-
-        self.rounds.append(list(items))
-        for item in list(items):
-            given, keys = pickle.loads(pickle.dumps((shared, item)))
-            result = function(given, keys)
-            if self.lost:
-                shutil.rmtree(self.lost.pop())
-            yield item, pickle.loads(pickle.dumps(result))
+    def _submit(self, function, shared, item):
+        self.items.append(item)
+        given, keys = pickle.loads(pickle.dumps((shared.value, item)))
+        done = super()._submit(lambda *of: pickle.loads(pickle.dumps(function(*of))), Shared(given), keys)
+        if self.lost:
+            shutil.rmtree(self.lost.pop())
+        return done
 
 
 def test_tasks_write_files_and_what_is_lost_is_made_again(tmp_path):
@@ -271,12 +286,12 @@ def test_tasks_write_files_and_what_is_lost_is_made_again(tmp_path):
     job = Job(tmp_path, identity="mine", tasks=tasks, log=lambda **numbers: records.append(numbers["keys"]))
     found = job.each("square", [0, 1, 13, 2], squares, 5, group=2)
     assert {key: int(arrays["square"][0]) for key, arrays in found.items()} == {0: 5, 1: 6, 2: 9}
-    assert tasks.rounds == [[(0, 1), (13, 2)], [(0, 1)]]
-    assert records == [[0, 1], [13, 2], [1]], "what another attempt has written is not made again"
+    assert tasks.items == [(0, 1), (0, 1), (13, 2)]
+    assert records == [[0, 1], [1], [13, 2]], "what another attempt has written is not made again"
     without = Job(tasks=Elsewhere()).each("square", [3], squares, 0)
     assert without[3]["square"][0] == 9, "without a folder results come back as they are"
     job = Job(tmp_path, identity="other", tasks=Elsewhere([tmp_path / "square" / "005"] * 9))
-    with pytest.raises(LostResultsError, match="could not be read, 4 times"):
+    with pytest.raises(LostTaskError, match=r"lost 4 times because what it had written could not be read: \(5,\)"):
         job.each("square", [5], squares, 0)
     limited = Job(tmp_path, identity="mine", tasks=tasks, budget=NO_LIMIT.limited(60.0))
     with pytest.raises(ConfigError, match="square: a time budget is for one process"):

@@ -20,10 +20,10 @@ from labelwise.runtime import ranks
 from labelwise.runtime.ranks import (
     Ranks,
     is_restarted,
-    leave_ranks,
     noticing_lost_ranks,
     on_rank_zero,
     rank,
+    work_alone,
 )
 from training.forked_ranks import run_ranks
 
@@ -45,7 +45,7 @@ def test_all_ranks_get_what_rank_zero_makes_or_fail_with_it():
         with pytest.raises(DataError if number == 0 else LabelwiseError, match=r"no such thing|rank 0 has failed"):
             on_rank_zero(fail)
         assert on_rank_zero(lambda: number) == 0
-        leave_ranks()
+        work_alone(True)
         assert on_rank_zero(lambda: number) == number
 
     codes, printed = run_ranks(work)

@@ -229,16 +229,23 @@ def test_arrays_of_any_value_are_mapped_and_not_copied_into_arguments(tmp_path):
     data = planted_texts(50, 6)
     words = np.array(["a", "b"], object)
     inner = Shared({"own": np.arange(3)})
-    value = {"rows": rows, "some": (rows[5:10], [data, words]), "data": data, "inner": inner, "labels": data.labels}
+    value = {
+        "rows": rows,
+        "every": rows[::2],
+        "some": (rows[5:10], [data, words]),
+        "data": data,
+        "inner": inner,
+        "labels": data.labels,
+    }
     shared = shared_value(value, tmp_path)
     assert len(__import__("pickle").dumps(shared)) < 20_000
     opened = shared.open()
     assert type(opened["rows"]) is np.ndarray
     assert not opened["rows"].flags.writeable
-    assert opened["rows"].sum() == 2 * MAPPED_BYTES
+    assert opened["rows"].sum() == opened["every"].sum() * 2 == 2 * MAPPED_BYTES
     np.testing.assert_array_equal(opened["some"][0], [2] * 5)
-    assert opened["some"][1][1] is words
-    assert opened["inner"] is inner
+    assert opened["some"][1][1].tolist() == ["a", "b"]
+    assert opened["inner"].open()["own"].tolist() == [0, 1, 2]
     for found in (opened["data"], opened["some"][1][0]):
         assert isinstance(found, Dataset)
         assert found.texts == data.texts

@@ -46,13 +46,13 @@ def learn_command(
     from labelwise.commands.predict import read_options
     from labelwise.config import ConfigSource
     from labelwise.io.folder import model_folder
-    from labelwise.model.learning import check_learns
+    from labelwise.model.fitted import require
     from labelwise.model.method import load
     from labelwise.runs.data import read_part
 
     target = model_folder(model) if output is None else refuse_existing(output, force)
     fitted = load(model)
-    check_learns(fitted)
+    require(fitted, "learned")
     source = ConfigSource({}, "learn").override(overrides or [])
     new, known = (
         None if path is None else read_part(path, format, split, read_options(model, path, source.values, source))

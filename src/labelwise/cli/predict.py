@@ -157,9 +157,7 @@ def explain_command(
     count = {"terms": terms if terms is not None or can(fitted, "pixels") else 10}
     explanations = fitted.explain(given, label or None, k=k, **count)
     if output is not None:
-        from labelwise.model.explanation import write_maps
-
-        write_maps(explanations, output)
+        _write_maps(explanations, output)
     if json_output:
         echo_json([one.to_dict() for one in explanations])
         return
@@ -167,6 +165,33 @@ def explain_command(
         if index:
             echo("")
         show_explanation(one)
+
+
+def _write_maps(maps: list[Any], path: str) -> None:
+    """Write a PNG: the image, and next to it the map of each label with its name."""
+    from pathlib import Path
+
+    from labelwise.errors import ConfigError
+    from labelwise.formatting import printable
+    from labelwise.io.atomic import replacing
+    from labelwise.model.explanation import SIDE, PixelMap
+
+    if not maps or not all(isinstance(one, PixelMap) for one in maps):
+        raise ConfigError(f"{path}: only explanations of images are written as a picture; use --json for words")
+    if Path(path).suffix.lower() != ".png":
+        raise ConfigError(f"{path}: the map is a PNG file; give a name that ends in .png")
+    from PIL import Image, ImageDraw, ImageFont
+
+    caption = 18
+    whole = Image.new("RGB", ((len(maps) + 1) * (SIDE + 4), SIDE + caption), "white")
+    whole.paste(maps[0].plain().convert("RGB").resize((SIDE, SIDE), Image.Resampling.NEAREST), (0, 0))
+    draw, font = ImageDraw.Draw(whole), ImageFont.load_default()
+    for index, one in enumerate(maps, 1):
+        left = index * (SIDE + 4)
+        whole.paste(one.image(), (left, 0))
+        draw.text((left, SIDE + 3), printable(f"{one.text or one.label} {one.score:.3g}")[:40], "black", font)
+    with replacing(Path(path), binary=True) as file:
+        whole.save(file, "PNG")
 
 
 def _document(model: str, data: str, document: str, split: str, format: str, source: ConfigSource) -> Dataset:

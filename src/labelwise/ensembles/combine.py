@@ -149,23 +149,29 @@ class Combination:
 
     def parts(self, candidates: Candidates) -> np.ndarray:
         """How much each member contributes to each candidate [documents, candidates, members]."""
-        return self.values(candidates) * self.weights_of(candidates)
+        return self.values(candidates) * self.weights_of(candidates.labels)
 
-    def weights_of(self, candidates: Candidates) -> np.ndarray:
-        """The weights, which depend on the label with `logistic`; [members] or [documents, candidates, members]."""
+    def weights_of(self, labels: np.ndarray) -> np.ndarray:
+        """The weights [members]; with `logistic`, where they depend on the label, [*labels.shape, members]."""
         if self.rule != "logistic":
             return self.weights
-        return self.weights + self.growth[:-1] * self.frequencies_of(candidates)[..., None]
+        return self.weights + self.growth[:-1] * self.frequencies_of(labels)[..., None]
 
-    def frequencies_of(self, candidates: Candidates) -> np.ndarray:
-        """The frequencies of the candidates [documents, candidates]."""
-        return self.frequencies[np.maximum(candidates.labels, 0)]
+    def bias_of(self, labels: np.ndarray) -> np.ndarray:
+        """The part of the labels' scores, with `logistic` of their log-odds, that is no member's."""
+        if self.rule != "logistic":
+            return np.zeros(labels.shape)
+        return self.bias + self.growth[-1] * self.frequencies_of(labels)
+
+    def frequencies_of(self, labels: np.ndarray) -> np.ndarray:
+        """The frequencies of labels; of the first one in place of NO_LABEL."""
+        return self.frequencies[np.maximum(labels, 0)]
 
     def scores(self, candidates: Candidates, parts: np.ndarray) -> np.ndarray:
         """The candidates' scores from the members' contributions."""
         if self.rule != "logistic":
             return parts.sum(2)
-        margins = self.bias + self.growth[-1] * self.frequencies_of(candidates) + parts.sum(2)
+        margins = self.bias_of(candidates.labels) + parts.sum(2)
         return 1.0 / (1.0 + np.exp(-np.clip(margins, -700, 700)))
 
     def best(self, candidates: Candidates, k: int, factors: np.ndarray | None = None) -> TopK:

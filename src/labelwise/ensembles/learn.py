@@ -10,21 +10,14 @@ do corrects them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from labelwise.data.dataset import Dataset
-from labelwise.ensembles.combine import (
-    CALIBRATED,
-    MISSING,
-    Candidates,
-    Combination,
-    normalized,
-    side_by_side,
-)
+from labelwise.ensembles.combine import CALIBRATED, MISSING, Candidates, Combination, normalized, side_by_side
 from labelwise.ensembles.model import EnsembleModel, MergedLabels, member_top
 from labelwise.errors import DataError
 from labelwise.metrics.formulas import discounts
@@ -175,12 +168,9 @@ def learned(held: Held, start: Combination, metric: Metric) -> Combination:
     """The combination with weights that suit the held-out documents best."""
     if start.rule == "logistic":
         return _logistic(held, start)
-    columns, right = _best_ranked(held)
-    values = np.take_along_axis(start.values(held.candidates), columns[..., None], 1)
-    filled = np.take_along_axis(held.candidates.filled, columns, 1)
-    judge = _Judge(values, filled, right, held.n_true, metric)
+    score_of = _judge(held, start, metric)
     weights = np.full(held.members, 1.0 / held.members)
-    best = before = judge.score(weights)
+    best = before = score_of(weights)
     for _ in range(ROUNDS):
         reached = best
         for member in range(held.members):
@@ -190,47 +180,39 @@ def learned(held: Held, start: Combination, metric: Metric) -> Combination:
                 if not tried.any():
                     continue
                 tried = normalized(tried)
-                score = judge.score(tried)
+                score = score_of(tried)
                 if score > best + LEAST_GAIN:
                     best, weights = score, tried
         if best <= reached:
             break
     log.info(
-        "weights learned on %s documents: %s; %s %.2f with equal weights, %.2f with these", f"{len(right):,}",
+        "weights learned on %s documents: %s; %s %.2f with equal weights, %.2f with these", f"{len(held.right):,}",
         ", ".join(f"{weight:.3f}" for weight in weights), metric.name, 100 * before, 100 * best,
     )  # fmt: skip
     return replace(start, weights=weights)
 
 
-def _best_ranked(held: Held) -> tuple[np.ndarray, np.ndarray]:
-    """The columns of the candidates that any member ranks high, as many per document as the longest row needs."""
+def _judge(held: Held, start: Combination, metric: Metric) -> Callable[[np.ndarray], float]:
+    """A function from weights to the metric, as a mean over the held-out documents that have labels."""
     ranks = np.where(held.candidates.ranks == MISSING, np.iinfo(np.int32).max, held.candidates.ranks).min(2)
-    width = max(1, int((ranks < LEARNED_RANKS).sum(1).max(initial=0)))
+    width = max(1, int((ranks < LEARNED_RANKS).sum(1).max(initial=0)))  # as the longest row of labels ranked so high
     columns = np.argsort(ranks, axis=1, kind="stable")[:, :width]
     columns.sort(axis=1)  # labels in ascending order, as they are ranked when scores are equal
-    return columns, np.take_along_axis(held.right, columns, 1)
+    rows = np.flatnonzero(held.n_true)
+    filled, right = (np.take_along_axis(part, columns, 1)[rows] for part in (held.candidates.filled, held.right))
+    values = np.take_along_axis(start.values(held.candidates), columns[..., None], 1)[rows]
+    k = int(metric.k or 1)
+    counts = np.minimum(held.n_true[rows], k)
+    gains = discounts(k) if metric.kind == "nDCG" else np.ones(k)
+    ideal = np.cumsum(gains)[counts - 1] if metric.kind in ("nDCG", "RP") else np.full(len(counts), float(k))
 
+    def score(weights: np.ndarray) -> float:
+        sums = np.where(filled, values @ weights, -np.inf)
+        order = np.argsort(-sums, axis=1, kind="stable")[:, :k]
+        hits = np.take_along_axis(right, order, 1)
+        return float(((hits * gains[: hits.shape[1]]).sum(1) / ideal).mean())
 
-class _Judge:
-    """A ranking metric of weighted values, as a mean over the documents that have labels."""
-
-    def __init__(
-        self, values: np.ndarray, filled: np.ndarray, right: np.ndarray, n_true: np.ndarray, metric: Metric
-    ) -> None:
-        rows = np.flatnonzero(n_true)
-        self.values, self.filled, self.right = values[rows], filled[rows], right[rows]
-        self.k = int(metric.k or 1)
-        counts = np.minimum(n_true[rows], self.k)
-        self.gains = discounts(self.k) if metric.kind == "nDCG" else np.ones(self.k)
-        ideal = np.cumsum(self.gains)
-        self.ideal = ideal[counts - 1] if metric.kind in ("nDCG", "RP") else np.full(len(counts), float(self.k))
-
-    def score(self, weights: np.ndarray) -> float:
-        """The metric."""
-        sums = np.where(self.filled, self.values @ weights, -np.inf)
-        order = np.argsort(-sums, axis=1, kind="stable")[:, : self.k]
-        hits = np.take_along_axis(self.right, order, 1)
-        return float(((hits * self.gains[: hits.shape[1]]).sum(1) / self.ideal).mean())
+    return score
 
 
 def _logistic(held: Held, start: Combination) -> Combination:
@@ -241,7 +223,7 @@ def _logistic(held: Held, start: Combination) -> Combination:
     mean, deviation = (float(seen.mean()), float(seen.std()) or 1.0) if len(seen) else (0.0, 1.0)
     start = replace(start, frequencies=(logarithms - mean) / deviation)
     values, right = start.values(held.candidates)[filled], held.right[filled].astype(np.float64)
-    frequency = start.frequencies_of(held.candidates)[filled][:, None]
+    frequency = start.frequencies_of(held.candidates.labels)[filled][:, None]
     found = _newton(np.concatenate([values, values * frequency, frequency], axis=1), right, held.members)
     weights, growth = found[1 : held.members + 1], found[held.members + 1 :]
     log.info(

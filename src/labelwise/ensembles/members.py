@@ -42,15 +42,11 @@ def _checked(member: Any, number: int) -> Any:
         return member
     if isinstance(member, Mapping):
         keys = set(member)
-        if PATH in keys:
-            wrong = keys - {PATH, FINGERPRINT} or not all(isinstance(value, str) for value in member.values())
-            if wrong:
-                raise ValueError(f"member {number}: a saved model is given by `path`, and `fingerprint` at most")
-            return dict(member)
-        if keys == {MODEL}:
-            return dict(member)
-        if METHOD in keys:
+        if PATH in keys and (keys - {PATH, FINGERPRINT} or not all(isinstance(one, str) for one in member.values())):
+            raise ValueError(f"member {number}: a saved model is given by `path`, and `fingerprint` at most")
+        if METHOD in keys and PATH not in keys:
             method_of(member, number)
+        if keys & {PATH, METHOD} or keys == {MODEL}:
             return dict(member)
     raise ValueError(f"member {number}: {ACCEPTED} is needed, got {member!r}")
 
@@ -67,30 +63,27 @@ def method_of(member: Mapping[str, Any], number: int) -> Method:
 
 def plain_members(members: Sequence[Any]) -> list[Any]:
     """The members as JSON: a fitted model is in the model folder itself, so only its method is named."""
-    plain = []
-    for member in members:
-        if isinstance(member, Method):
-            fitted = is_fitted(member)
-            about = {MODEL: member.name} if fitted else {METHOD: member.name, **member.config.model_dump(mode="json")}
-            plain.append(about)
-        else:
-            plain.append(member)
-    return plain
+    return [_plain(member) for member in members]
+
+
+def _plain(member: Any) -> Any:
+    if not isinstance(member, Method):
+        return member
+    return {MODEL: member.name} if is_fitted(member) else {METHOD: member.name, **member.config.model_dump(mode="json")}
 
 
 def with_fingerprints(members: Sequence[Any]) -> list[Any]:
     """The members as JSON, saved ones with their fingerprints: a run notes which models it was made of."""
-    plain = []
-    for member in plain_members(members):
-        path = saved_path(member)
-        known = member.get(FINGERPRINT) if isinstance(member, Mapping) else None
-        if path is not None and known is None:
-            try:
-                known = member_fingerprint(path)
-            except LabelwiseError:
-                known = None  # `check_members` reports it
-        plain.append(member if path is None or known is None else {PATH: path, FINGERPRINT: known})
-    return plain
+    return [_with_fingerprint(_plain(member)) for member in members]
+
+
+def _with_fingerprint(member: Any) -> Any:
+    path = saved_path(member)
+    if path is None or (isinstance(member, Mapping) and FINGERPRINT in member):
+        return member
+    with suppress(LabelwiseError):  # `check_members` reports it
+        return {PATH: path, FINGERPRINT: member_fingerprint(path)}
+    return member
 
 
 def saved_path(member: Any) -> str | None:
@@ -100,9 +93,14 @@ def saved_path(member: Any) -> str | None:
     return member.get(PATH) if isinstance(member, Mapping) else None
 
 
+def saved_folder(path: str) -> store.Folder:
+    """The model folder at the path of a member, or of the run there; to be looked at."""
+    return store.Folder(model_folder(path), "model", verify=False)
+
+
 def member_fingerprint(path: str) -> str:
     """A hash of everything in a model folder that predictions depend on: another one is another model."""
-    folder = store.Folder(model_folder(path), "model", verify=False)
+    folder = saved_folder(path)
     files = {name: entry["sha256"] for name, entry in folder.manifest["files"].items() if not name.endswith(CARD_FILE)}
     return fingerprint({"method": folder.manifest.get("method"), "files": files})[:16]
 
@@ -165,11 +163,11 @@ def facts_of_members(members: Sequence[Any]) -> dict[str, Any]:
     known = []
     for number, member in enumerate(members):
         path = saved_path(member)
-        if path is None and not (isinstance(member, Mapping) and set(member) == {MODEL}):
-            known.append(facts_of_model(opened(member, number)))
-        elif path is not None:
+        if path is not None:
             with suppress(LabelwiseError):  # `check_members` reports it
-                known.append(_facts_of_folder(store.Folder(model_folder(path), "model", verify=False)))
+                known.append(_facts_of_folder(saved_folder(path)))
+        elif isinstance(member, Method) or METHOD in member:
+            known.append(facts_of_model(opened(member, number)))
     return {**common_facts(known), "refits": any(map(is_fresh, members))}
 
 
@@ -203,7 +201,7 @@ def kinds_of_members(members: Sequence[Any], data: Dataset) -> set[str]:
     for number, member in enumerate(members):
         path = saved_path(member)
         if path is not None:
-            manifest = store.Folder(model_folder(path), "model", verify=False).manifest
+            manifest = saved_folder(path).manifest
             kinds |= {str(manifest.get("input"))} | ({"features"} if manifest.get("n_features") is not None else set())
         elif is_fresh(member):
             kinds |= kinds_to_train_on(opened(member, number), data)

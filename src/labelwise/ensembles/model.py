@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from labelwise.data.csr import positions_in
-from labelwise.ensembles.combine import Combination, side_by_side
+from labelwise.ensembles.combine import MISSING, Candidates, Combination, side_by_side
 from labelwise.ensembles.members import common_facts, facts_of_model, kinds_read
 from labelwise.errors import ConfigError, DataError, LabelwiseError, ModelFormatError
 from labelwise.io.folder import get_tensor
 from labelwise.model.card import CORE_PACKAGES, Card, TrainingData, now
+from labelwise.model.explanation import (
+    Explanation,
+    Term,
+    calibrated_score,
+    contributions,
+    feature_names,
+    labels_to_explain,
+    named,
+)
+from labelwise.model.explanation_text import Explanations, causes, named_score, plain_score, shortened, title
 from labelwise.model.fitted import ModelLabels, Saved
 from labelwise.model.folder import SavedModel
 from labelwise.model.inputs import Documents, FeatureWidth, Overlap, TrainingDocuments
@@ -24,14 +34,13 @@ from labelwise.registry import can, installed_versions, method_class
 from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
-if TYPE_CHECKING:
-    from labelwise.ensembles.explain import EnsembleExplanations
-
 log = logging.getLogger("labelwise")
 
 BLOCK = 2048
 """Documents whose candidates are combined at once."""
 SEEN = "members know their labels, so the learned weights favour members that remember their training documents"
+MEMBER_BITS = 40
+"""A feature of a member has its number in so many bits, and the member's number above them."""
 AMONG = {"top_of": all, "explain": any, "shrunk": any}
 """What an ensemble can do if all, or any, of its members can."""
 
@@ -50,7 +59,9 @@ class MergedLabels:
     def of(cls, members: Sequence[Method], first: Strings | None = None) -> MergedLabels:
         """Of trained members; labels of `first` come before the others."""
         names = common_labels(first, members)
-        columns = [columns_of(member, names) for member in members]
+        columns: list[np.ndarray | None] = []
+        for own in (member.label_names_ for member in members):
+            columns.append(None if own is names or own == names else positions_in(own, names).astype(np.int32))
         counts, texts = np.zeros(len(names), np.int64), None
         for member, own in zip(reversed(members), reversed(columns), strict=True):
             ids = np.arange(len(names)) if own is None else own
@@ -62,26 +73,17 @@ class MergedLabels:
         return cls(names, columns, None if texts is None else Strings.of(texts), counts)
 
 
+@dataclass(eq=False)
 class EnsembleModel:
-    """Members that are combined.
+    """Members that are combined."""
 
-    Parameters
-    ----------
-    members
-        The models, in the order of the config.
-    labels
-        Their labels.
-    combination
-        The rule, the weights, and what else was learned.
-    learned_on
-        Documents that the combination was learned on, and how many of them a member was trained on.
-    """
-
-    def __init__(
-        self, members: Sequence[Method], labels: MergedLabels, combination: Combination, learned_on: tuple[int, int]
-    ) -> None:
-        self.members, self.labels = list(members), labels
-        self.combination, self.learned_on = combination, learned_on
+    members: Sequence[Method]
+    """The models, in the order of the config."""
+    labels: MergedLabels
+    combination: Combination
+    """The rule, the weights, and what else was learned."""
+    learned_on: tuple[int, int]
+    """Documents that the combination was learned on, and how many of them a member was trained on."""
 
     @property
     def weights(self) -> np.ndarray:
@@ -112,20 +114,110 @@ class EnsembleModel:
 
     def explanations(
         self, model: Method, document: Any, labels: Sequence[str] | None, k: int, terms: Any
-    ) -> EnsembleExplanations:
-        from labelwise.ensembles.explain import explained
+    ) -> Explanations:
+        """Why one document gets its labels: what each member says, and how much that counts."""
+        data, ids, _ = labels_to_explain(model, document, labels, k)
+        combination, members = self.combination, self.members
+        tops = self.tops(data, max(k, model.config.candidates))
+        added = TopK(ids[None, :].astype(np.int32), np.zeros((1, len(ids)), np.float32))
+        candidates = side_by_side([*tops, added])  # so that every label to explain is a candidate
+        candidates = Candidates(candidates.labels, candidates.scores[..., :-1], candidates.ranks[..., :-1])
+        parts = combination.parts(candidates)
+        found = combination.scores(candidates, parts)[0].astype(np.float32)
+        biases = combination.bias_of(candidates.labels)
+        weights = np.broadcast_to(combination.weights_of(candidates.labels), parts.shape)
+        shown = 10 if terms == "auto" else terms
+        own = [self._own_explanations(number, document, ids, shown) for number in range(len(members))]
+        results = Explanations()
+        for index, label in enumerate(ids.tolist()):
+            column = int(np.flatnonzero(candidates.labels[0] == label)[0])
+            said = []
+            for number, member in enumerate(members):
+                place = 0, column, number
+                rank = int(candidates.ranks[place])
+                ranked = rank != MISSING
+                part = MemberPart(
+                    f"{number} {member.name}",
+                    float(weights[place]),
+                    float(candidates.scores[place]) if ranked else None,
+                    rank + 1 if ranked else None,
+                    float(parts[place]),
+                    own[number].get(index),
+                    member.calibration_ is not None,
+                )
+                said.append(part)
+            calibrated = model.calibration_ is not None
+            score = calibrated_score(model, float(found[column]))
+            ranked, bias = any(part.rank for part in said), float(biases[0, column])
+            results.append(EnsembleExplanation(*named(model, label), score, ranked, bias, tuple(said), calibrated))
+        return results
 
-        return explained(self, model, document, labels, k, 10 if terms == "auto" else terms)
+    def _own_explanations(self, number: int, document: Any, ids: np.ndarray, terms: int | None) -> dict[int, Any]:
+        """A member's explanations of the labels that it has, by their index."""
+        member, columns = self.members[number], self.labels.columns[number]
+        if terms == 0 or not can(member, "explain"):
+            return {}
+        have = [index for index, label in enumerate(ids.tolist()) if columns is None or label in columns]
+        names = [self.labels.names[int(ids[index])] for index in have]
+        found: list[Explanation] = list(member.explain(document, names, terms=terms)) if names else []
+        return dict(zip(have, found, strict=True))
 
     def contributions(self, documents: Documents, labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        from labelwise.ensembles.explain import top_contributions
+        """Features with the largest contributions over all members that explain themselves, by name and weight."""
+        found = [
+            self._member_contributions(number, documents, labels, count)
+            for number, member in enumerate(self.members)
+            if can(member, "explain")
+        ]
+        features = np.concatenate([one for one, _ in found], axis=2)
+        amounts = np.concatenate([one for _, one in found], axis=2)
+        distinct, inverse = np.unique(features, return_inverse=True)
+        names = self.names(distinct[distinct >= 0])
+        first: dict[str, int] = {}
+        same = [
+            int(number) if number < 0 else first.setdefault(names.pop(0), int(number)) for number in distinct.tolist()
+        ]
+        features = np.array(same, np.int64)[inverse].reshape(features.shape)
+        best, sums = np.full((*labels.shape, count), -1, np.int64), np.zeros((*labels.shape, count))
+        for place in np.ndindex(*labels.shape):
+            numbers, index = np.unique(features[place], return_inverse=True)
+            total = np.bincount(index, amounts[place], len(numbers))
+            total[numbers < 0] = 0.0
+            order = np.argsort(-total, kind="stable")[:count]
+            order = order[total[order] > 0]
+            best[place][: len(order)], sums[place][: len(order)] = numbers[order], total[order]
+        return best, sums
 
-        return top_contributions(self, documents, labels, count)
+    def _member_contributions(
+        self, number: int, documents: Documents, labels: np.ndarray, count: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A member's features with the largest contributions, numbered in the ensemble, and the weighted amounts."""
+        member, columns = self.members[number], self.labels.columns[number]
+        own = labels
+        if columns is not None:
+            inside = np.full(len(self.labels.names) + 1, NO_LABEL, np.int64)
+            inside[columns] = np.arange(len(columns))
+            own = inside[labels]  # the last entry stands for NO_LABEL
+        order = np.argsort(own == NO_LABEL, axis=1, kind="stable")  # gaps go to the end of their row
+        found, amounts = contributions(
+            member, documents_for(member, documents), np.take_along_axis(own, order, 1).astype(labels.dtype), count
+        )
+        features, weighted = np.full(found.shape, -1, np.int64), np.zeros(found.shape)
+        moved = np.where(found < 0, -1, found.astype(np.int64) + (number << MEMBER_BITS))
+        np.put_along_axis(features, order[..., None], moved, 1)
+        np.put_along_axis(weighted, order[..., None], amounts, 1)
+        weights = self.combination.weights_of(labels)[..., number]
+        return features, weighted * np.broadcast_to(weights, labels.shape)[..., None]
 
     def names(self, columns: np.ndarray) -> list[str]:
-        from labelwise.ensembles.explain import names_in_members
-
-        return names_in_members(self, columns)
+        """The names of features that are numbered within the ensemble."""
+        names: list[str] = [""] * len(columns)
+        for number, member in enumerate(self.members):
+            mine = np.flatnonzero(columns >> MEMBER_BITS == number)
+            found = feature_names(member, columns[mine] & ((1 << MEMBER_BITS) - 1)) if len(mine) else []
+            for place, name in zip(mine.tolist(), found, strict=True):
+                names[place] = name
+        return names
 
     def shrunk(self, precision: str | None, threshold: float | None, config: Any) -> tuple[EnsembleModel, dict]:
         members, refusals = [], []
@@ -146,15 +238,11 @@ class EnsembleModel:
     @property
     def lacks(self) -> dict[str, str]:
         """What it cannot do because of its members, with those that are to blame."""
-        able = {ability: [can(member, ability) for member in self.members] for ability in AMONG}
+        able = [{ability for ability in AMONG if can(member, ability)} for member in self.members]
+        named = [f"member {number} ({member.name})" for number, member in enumerate(self.members)]
         return {
-            ability: " and ".join(
-                f"member {number} ({member.name})"
-                for number, member in enumerate(self.members)
-                if not able[ability][number]
-            )
-            for ability, among in AMONG.items()
-            if not among(able[ability])
+            ability: " and ".join(name for name, abilities in zip(named, able, strict=True) if ability not in abilities)
+            for ability in self.saved_lacks(None, (), able)
         }
 
     @staticmethod
@@ -221,6 +309,76 @@ class EnsembleModel:
         return cls(members, labels, combination, (int(counts[0]), int(counts[1])))
 
 
+# --- explanations ---
+
+BAR = 24
+
+
+@dataclass(frozen=True)
+class MemberPart:
+    """What one member says about a label, and how much that counts."""
+
+    member: str
+    """Its number and method."""
+    weight: float
+    score: float | None
+    """The member's own score, before any calibration; None if it does not rank the label."""
+    rank: int | None
+    """From 1; None if it does not rank the label."""
+    contribution: float
+    """Its part of the score; of its log-odds with `combine: logistic`. A label that is not ranked has one too."""
+    explanation: Any
+    """The member's own explanation; None if it has none."""
+    calibrated: bool = False
+    """Whether the member itself predicts probabilities."""
+
+
+@dataclass(frozen=True, repr=False)
+class EnsembleExplanation:
+    """Why a document gets a label, or not."""
+
+    label: str
+    text: str | None
+    score: float
+    """As in `predict`: a probability if the ensemble is calibrated."""
+    predicted: bool
+    """Whether any member ranks the label."""
+    bias: float
+    """Of `combine: logistic`, where contributions and bias add up to the log-odds of the score before calibration."""
+    members: tuple[MemberPart, ...]
+    calibrated: bool = False
+    """Whether `score` is a probability."""
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The words of the member that counts most among those that explain themselves."""
+        able = [part for part in self.members if part.explanation is not None]
+        return max(able, key=lambda part: part.contribution).explanation.terms if able else ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        return asdict(self)
+
+    def __repr__(self) -> str:
+        return f"<Explanation: {title(self)}   {named_score(self)}   {causes(self)}>"
+
+    def __str__(self) -> str:
+        unranked = "" if self.predicted else "   (not ranked by any member)"
+        lines = [f"{title(self)}   {named_score(self)}{unranked}"]
+        largest = max((abs(part.contribution) for part in self.members), default=0) or 1.0
+        width = max(len(part.member) for part in self.members)
+        for part in self.members:
+            rank = "not ranked"
+            if part.rank is not None and part.score is not None:
+                rank = f"rank {part.rank}, {plain_score(part.score, part.calibrated)}"
+            bar = ("█" if part.contribution > 0 else "░") * round(BAR * abs(part.contribution) / largest)
+            own = f"    {part.member:<{width}}  {part.contribution:+.4f}  {rank}, weight {part.weight:.3f}  {bar}"
+            words = "" if part.explanation is None else causes(part.explanation)
+            lines.append(own.rstrip())
+            lines += [f"    {'':<{width}}  {shortened(words, 100)}"] if words else []
+        return "\n".join(lines)
+
+
 def ensemble_of(
     members: Sequence[Method], combination: Combination, learned_on: int, settings: Mapping[str, Any]
 ) -> Method:
@@ -267,12 +425,6 @@ def common_labels(first: Strings | None, members: Sequence[Method]) -> Strings:
     return names
 
 
-def columns_of(member: Method, names: Strings) -> np.ndarray | None:
-    """The id of each of a member's labels among these names; None if they are the same."""
-    own = member.label_names_
-    return None if own is names or own == names else positions_in(own, names).astype(np.int32)
-
-
 def common_input(members: Sequence[Method]) -> tuple[str, FeatureWidth | None]:
     """What documents have to be given as, and the width of their features, next to texts if members read both."""
     kinds = sorted({member.input_ for member in members})
@@ -282,7 +434,7 @@ def common_input(members: Sequence[Method]) -> tuple[str, FeatureWidth | None]:
     widths = {number: member.feature_width_ for number, member in enumerate(members) if member.feature_width_}
     width = next(iter(widths.values()), None)
     for number, other in widths.items():
-        if width is not None and (other.columns, other.dense or 0) != (width.columns, width.dense or 0):
+        if width is not None and other != width:
             raise ConfigError(f"member {number} reads {other}, another member {width}; all need the same features")
     return ("texts" if "texts" in kinds else kinds[0]), width
 

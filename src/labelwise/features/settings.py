@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from labelwise.config import Config
 from labelwise.errors import ConfigError, did_you_mean
+from labelwise.io.contents import content_of_path
 
 # --- stemming ---
 # Snowball stemmers: words to stems by language.
@@ -120,6 +121,12 @@ class TfidfConfig(Config):
             from labelwise.features.words import WordAnalysis
 
             WordAnalysis.of(self)
+
+    def contents(self) -> list[Any]:
+        from labelwise.features.words import STOP_WORDS
+
+        named = [name for name in (self.stop_words, self.lemmas) if isinstance(name, str) and name not in STOP_WORDS]
+        return [content_of_path(name) for name in named]
 
     @property
     def changes_words(self) -> list[str]:

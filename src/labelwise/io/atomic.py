@@ -26,6 +26,11 @@ from typing import IO, Any
 from labelwise import __version__
 from labelwise.errors import DataError, LabelwiseError
 
+try:
+    import fcntl
+except ImportError:  # Windows: nothing is locked
+    fcntl = None
+
 AT_FDCWD, RENAME_EXCHANGE, RENAME_SWAP = -100, 2, 2  # of Linux's renameat2 and macOS's renamex_np
 OLD = "folder"
 """Name of the replaced folder inside its hidden parent."""
@@ -92,14 +97,22 @@ def replace_folder(new: Path, target: Path) -> None:
 
 def _exchange(one: Path, other: Path) -> bool:
     """Exchange the names of two files atomically; False where the system cannot."""
-    if os.name != "posix":
-        return False
-    library, names = ctypes.CDLL(None), (os.fsencode(one), os.fsencode(other))
+    library, names = ctypes.CDLL(None) if os.name == "posix" else None, (os.fsencode(one), os.fsencode(other))
     if hasattr(library, "renameat2"):
         return library.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0
-    if hasattr(library, "renamex_np"):
-        return library.renamex_np(*names, RENAME_SWAP) == 0
-    return False
+    return hasattr(library, "renamex_np") and library.renamex_np(*names, RENAME_SWAP) == 0
+
+
+@contextmanager
+def replacing_folder(target: Path) -> Iterator[Path]:
+    """A hidden folder to fill, which replaces the target when the block ends without an error."""
+    hidden = target.with_name(f".{target.name}.new-{secrets.token_hex(6)}")
+    hidden.mkdir(parents=True)  # with the permissions that the umask leaves; `mkdtemp` would make it private
+    try:
+        yield hidden
+        replace_folder(hidden, target)
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def find_old_copy(target: Path) -> Path | None:
@@ -146,6 +159,7 @@ def _remove(path: Path) -> None:
 
 LOCK = ".lock"
 POLL_SECONDS = 0.1
+IN_USE = "another process is using this folder"
 PROBE_SECONDS = 0.2
 """How long at least to wait for a lock: a process that only asks (`is_locked`) holds it for a moment."""
 
@@ -182,18 +196,13 @@ def lock_output(target: Path) -> Iterator[None]:
 def is_locked(folder: Path) -> bool:
     """Whether a process holds the folder's lock; True where that cannot be known."""
     try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
         descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
-        with os.fdopen(descriptor, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
-        return False
+        return fcntl is None
     except OSError:
         return True
-    return False
+    with os.fdopen(descriptor, "rb") as file:
+        return fcntl is None or not _try_lock(file, fcntl.LOCK_SH)
 
 
 def _open_lock_file(path: Path) -> IO[bytes]:
@@ -228,13 +237,11 @@ def _is_at(file: IO[bytes], path: Path) -> bool:
         return False
 
 
-def _try_lock(file: IO[bytes]) -> bool:
-    try:
-        import fcntl
-    except ImportError:
+def _try_lock(file: IO[bytes], kind: int | None = None) -> bool:
+    if fcntl is None:
         return True
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_EX if kind is None else kind) | fcntl.LOCK_NB)
     except OSError:
         return False
     return True
@@ -255,8 +262,11 @@ def hidden_folder(above: Path) -> Iterator[Path]:
     """Create a hidden folder in `above` and remove it at the end; leftovers of killed processes are removed."""
     _remove_leftovers(above)
     with ExitStack() as stack:
-        hidden = _create(above, stack)
+        hidden = Path(tempfile.mkdtemp(prefix=PREFIX, dir=above))
         try:
+            with suppress(LabelwiseError):  # where locks are not possible nobody removes the folder
+                lock = stack.enter_context(lock_folder(hidden, DataError(IN_USE, hidden)))
+                lock.write(_machine())  # only now, when it is locked, others look at it
             yield hidden
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
@@ -267,18 +277,6 @@ def keep_leftovers(hidden: Path) -> None:
     (hidden / LOCK).unlink(missing_ok=True)
 
 
-def _create(above: Path, stack: ExitStack) -> Path:
-    hidden = Path(tempfile.mkdtemp(prefix=PREFIX, dir=above))
-    try:
-        with suppress(LabelwiseError):  # where locks are not possible nobody removes the folder
-            lock = stack.enter_context(lock_folder(hidden, DataError("another process is using this folder", hidden)))
-            lock.write(_machine())  # only now, when it is locked, others look at it
-    except BaseException:
-        shutil.rmtree(hidden, ignore_errors=True)
-        raise
-    return hidden
-
-
 def _remove_leftovers(above: Path) -> None:
     for path in above.glob(f"{PREFIX}*"):
         if not NAME.fullmatch(path.name) or path.is_symlink():
@@ -286,7 +284,7 @@ def _remove_leftovers(above: Path) -> None:
         try:
             if (path / LOCK).read_bytes() != _machine() or is_locked(path):
                 continue
-            with lock_folder(path, DataError("another process is using this folder", path)):
+            with lock_folder(path, DataError(IN_USE, path)):
                 shutil.rmtree(path, ignore_errors=True)
         except (LabelwiseError, OSError):
             continue  # in use after all, or of another user
@@ -312,26 +310,21 @@ def data_folder(target: str | Path, source: Mapping[str, Any], force: bool = Fal
     """
     target = Path(target)
     check_free(target, force)
-    hidden = target.parent / f".{target.name}.new-{secrets.token_hex(4)}"
     try:
-        hidden.mkdir(parents=True)
-        yield hidden
-        text = json.dumps({"labelwise_version": __version__, **source}, ensure_ascii=False, indent=1)
-        (hidden / SOURCE).write_text(text + "\n", encoding="utf-8")
-        check_free(target, force)
-        replace_folder(hidden, target)
+        with replacing_folder(target) as hidden:
+            yield hidden
+            text = json.dumps({"labelwise_version": __version__, **source}, ensure_ascii=False, indent=1)
+            (hidden / SOURCE).write_text(text + "\n", encoding="utf-8")
+            check_free(target, force)
     except OSError as error:
         raise DataError(f"the folder cannot be written: {error.strerror or error}", target) from error
-    finally:
-        if hidden.exists():
-            shutil.rmtree(hidden, ignore_errors=True)
 
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Lock a folder against other processes until the block ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    with lock_folder(folder, DataError("another process is using this folder; wait until it has ended", folder)):
+    with lock_folder(folder, DataError(f"{IN_USE}; wait until it has ended", folder)):
         yield
 
 

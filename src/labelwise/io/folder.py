@@ -13,9 +13,7 @@ import hashlib
 import json
 import math
 import os
-import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +23,7 @@ import numpy as np
 
 from labelwise import __version__
 from labelwise.errors import ConfigError, DataError, ModelFormatError
-from labelwise.io.atomic import find_old_copy, naming_file, replace_folder
+from labelwise.io.atomic import find_old_copy, naming_file, replacing_folder
 from labelwise.io.json import parse_json, read_text
 from labelwise.io.tensors import (
     LARGEST_WEIGHT,
@@ -77,10 +75,6 @@ class FolderWriter:
         text = json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
         self._write(name, [text.encode()])
 
-    def write_text(self, name: str, text: str) -> None:
-        """Write a text file in UTF-8."""
-        self._write(name, [text.encode()])
-
     def write_tensors(self, name: str, tensors: Mapping[str, np.ndarray]) -> None:
         """Write a safetensors file, array by array without a copy of the whole."""
         self._write(name, tensor_file_parts(tensors))
@@ -111,16 +105,10 @@ def new_folder(path: str | Path, kind: str, about: Mapping[str, Any], force: boo
         raise ConfigError(f"{target} exists already; choose another path, or replace it with force")
     if target.exists() and not _is_ours(target):
         raise ConfigError(f"{target} exists and is not a labelwise folder; it will not be replaced")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    hidden = target.with_name(f".{target.name}.new-{secrets.token_hex(6)}")
-    hidden.mkdir()  # with the permissions that the umask leaves; `mkdtemp` would make it private
-    try:
+    with replacing_folder(target) as hidden:
         writer = FolderWriter(hidden, about)
         yield writer
         FolderWriter(hidden).write_json(MANIFEST, _manifest(kind, about, writer.files))
-        replace_folder(hidden, target)
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _manifest(kind: str, about: Mapping[str, Any], files: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,8 +130,8 @@ def update_folder(path: str | Path, kind: str, about: Mapping[str, Any]) -> Iter
     """
     target = Path(os.path.realpath(path))
     before = Folder(target, kind, verify=False)
-    hidden = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
-    try:
+    with replacing_folder(target) as hidden:
+        hidden.chmod(0o700)  # until it has the permissions of the target
         writer = FolderWriter(hidden, {**before.manifest, **about})
         yield writer
         for item in target.iterdir():
@@ -152,9 +140,6 @@ def update_folder(path: str | Path, kind: str, about: Mapping[str, Any]) -> Iter
         files = {**before.manifest["files"], **writer.files}
         FolderWriter(hidden).write_json(MANIFEST, {**before.manifest, **about, "files": files})
         hidden.chmod(target.stat().st_mode & 0o777)
-        replace_folder(hidden, target)
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _link(source: Path, target: Path) -> None:
@@ -231,6 +216,11 @@ class Folder:
             except ModelFormatError as error:
                 found.append(str(error))
         return found
+
+    def check_files(self) -> None:
+        """Raise the first error of a file of the manifest; all are read."""
+        for name in self.manifest["files"]:
+            self._verified_path(name)
 
     def _verified_path(self, name: str) -> Path:
         """The path of a listed file, after comparing its size and (with `verify`) its hash."""

@@ -6,9 +6,9 @@ The library's own NumPy reader copies every array. Offsets and shapes come from 
 from __future__ import annotations
 
 import json
+import math
 import mmap
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,10 +137,7 @@ def _tensor(path: Path, key: str, entry: Any, data: np.ndarray) -> np.ndarray:
             raise damaged
     except (KeyError, TypeError, ValueError):
         raise damaged from None
-    count = 1
-    for n in shape:
-        count *= n
-    if start > end or end > len(data) or count * dtype.itemsize != end - start or len(shape) > 32:
+    if start > end or end > len(data) or math.prod(shape) * dtype.itemsize != end - start or len(shape) > 32:
         raise ModelFormatError(f"{path}: tensor {key!r} does not lie inside the file")
     tensor = data[start:end].view(dtype)
     return (tensor if tensor.flags.aligned else tensor.copy()).reshape(shape)
@@ -250,19 +247,6 @@ def zeros(size: int, dtype: Any) -> np.ndarray:
         skip = -raw.__array_interface__["data"][0] % _LINE
         pages = raw[skip : skip + count]
     return pages.view(dtype)
-
-
-def in_small_pages(array: np.ndarray) -> np.ndarray:
-    """A copy in pages as small as those of a mapped file; NumPy would request huge ones."""
-    if array.nbytes == 0:
-        return array
-    memory = mmap.mmap(-1, array.nbytes)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        with suppress(OSError):  # a system without huge pages
-            memory.madvise(mmap.MADV_NOHUGEPAGE)
-    copy = np.frombuffer(memory, array.dtype, array.size).reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 def _pages(count: int) -> np.ndarray | None:

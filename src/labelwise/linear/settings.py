@@ -17,6 +17,7 @@ from labelwise.data.label_texts import with_label_documents
 from labelwise.data.read import read
 from labelwise.data.vocabulary import read_thesaurus
 from labelwise.errors import ConfigError, DataError, did_you_mean
+from labelwise.io.contents import content_of_path
 from labelwise.labelspace.hierarchy import hierarchy_of_labels
 from labelwise.labelspace.tree import LabelTree
 from labelwise.linear.memory import Memory as Memory
@@ -86,6 +87,10 @@ class LinearConfig(BaseConfig):
     @property
     def reads_vectors(self) -> bool:
         return getattr(self, "vector_scale", None) is not None
+
+    def contents(self) -> list[Any]:
+        named = [getattr(self, name, None) for name in ("label_documents", "hierarchy", "user_negatives")]
+        return [*super().contents(), *(content_of_path(name) for name in named if name not in (None, "texts"))]
 
 
 def check_label_documents(config: Any, *files: str) -> None:

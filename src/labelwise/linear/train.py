@@ -48,7 +48,7 @@ from labelwise.linear.trees import LinearTrees, TrainingStatistics, document_cou
 from labelwise.linear.weights import ChunkedWeights, ChunkPart, PackedWeights
 from labelwise.runtime.job import Job, find_finished, keep_finished
 from labelwise.runtime.progress import progress, stage_name
-from labelwise.runtime.tasks import HERE, Shared, Tasks, refuse_time_budget
+from labelwise.runtime.tasks import HERE, Shared, Tasks
 
 log = logging.getLogger("labelwise")
 
@@ -349,8 +349,7 @@ def trained_elsewhere(
     level: Level, trainer: LevelTrainer, missing: Sequence[Chunk], shards: ChunkShards
 ) -> dict[int, ChunkPart]:
     """Pieces of a level by first child, trained by tasks."""
-    if trainer.limit.budget.is_limited:
-        refuse_time_budget(level.what)
+    trainer.limit.budget.refuse_tasks(level.what)
     tasks, n_features = level.examples.tasks, trainer.features.shape[1]
     work = {piece.first: trainer.work(piece) for piece in missing}
     groups = [
@@ -480,7 +479,7 @@ class ChunkShards:
         if not parts or self._failed:
             return
         begin = time.monotonic()
-        self._failed = not keep_finished(self.new_path(), CHUNKS, self.fingerprint, CHUNKS_FILE, _to_tensors(parts))
+        self._failed = not _kept(self.new_path(), self.fingerprint, parts)
         end = time.monotonic()
         self._due = end + max(MIN_INTERVAL, (end - begin) / WRITE_FRACTION)
 

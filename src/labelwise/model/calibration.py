@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +25,7 @@ from labelwise.formatting import counted
 from labelwise.io.folder import get_tensor
 from labelwise.model.card import CalibrationNote
 from labelwise.model.inputs import Overlap, predict_in_blocks, predict_in_time
-from labelwise.model.predictions import (
-    CALIBRATION_K,
-    MOST_LABELS,
-    Ranked,
-    checked_k,
-    k_from_data,
-)
+from labelwise.model.predictions import CALIBRATION_K, MOST_LABELS, Ranked, checked_k, k_from_data
 from labelwise.runtime.budget import Budget
 from labelwise.topk import NO_LABEL, TopK
 
@@ -42,48 +36,18 @@ if TYPE_CHECKING:
 MIN_PROBABILITY = 1e-30
 """Lower bound of the points' probabilities, which leaves enough smaller numbers for a whole row."""
 TAIL = 0.01
-PASS_FACTOR = 0.9
 
 
-def isotonic_blocks(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The blocks of the weighted isotonic regression of `values` in the given order.
+def isotonic_blocks(hits: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The blocks of the isotonic regression of the fractions `hits / counts`: starts, and strictly increasing means."""
+    from scipy.optimize import isotonic_regression  # takes half a second to import
 
-    Returns
-    -------
-    tuple of three arrays
-        The start of each block, its weight and its mean. The means are strictly increasing.
-
-    Notes
-    -----
-    The order in which violators are pooled does not matter, so whole decreasing runs are pooled at once, pass by pass.
-    When passes become inefficient (some inputs allow one pooling per pass), a loop over the rest finishes.
-    """
-    starts = np.arange(len(values))
-    sums, weights = values * weights, np.asarray(weights, np.float64)
-    while len(starts) > 1:
-        means = sums / weights
-        begins = np.flatnonzero(np.append(True, means[1:] > means[:-1]))
-        if len(begins) == len(starts):
-            return starts, weights, means
-        few = len(begins) > PASS_FACTOR * len(starts)
-        starts, sums, weights = starts[begins], np.add.reduceat(sums, begins), np.add.reduceat(weights, begins)
-        if few:
-            return _pool_one_by_one(starts, sums, weights)
-    return starts, weights, sums / weights
-
-
-def _pool_one_by_one(
-    starts: np.ndarray, sums: np.ndarray, weights: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    blocks: list[tuple[int, float, float]] = []
-    for start, total, weight in zip(starts.tolist(), sums.tolist(), weights.tolist(), strict=True):
-        begin = start
-        while blocks and blocks[-1][1] / blocks[-1][2] >= total / weight:
-            begin, before, weight_before = blocks.pop()
-            total, weight = total + before, weight + weight_before
-        blocks.append((begin, total, weight))
-    begins, totals, widths = (np.array(column) for column in zip(*blocks, strict=True))
-    return begins, widths, totals / widths
+    begins = isotonic_regression(hits / counts, weights=counts).blocks[:-1]
+    for _ in range(2):
+        means = np.add.reduceat(hits, begins) / np.add.reduceat(counts, begins)
+        rises = np.append(True, means[1:] > means[:-1])  # whole numbers are exact, running means are rounded
+        begins = begins[rises]
+    return begins, means[rises]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,10 +80,14 @@ class Calibration:
         """Fit to predicted labels: their scores, ascending, and whether each was right."""
         if len(scores) == 0:
             raise DataError("there are no predicted labels to fit probabilities to")
-        levels, counts, hits = _distinct(np.asarray(scores, np.float64), right)
-        begins, weights, means = isotonic_blocks(hits / counts, counts)
+        scores = np.asarray(scores, np.float64)
+        first = np.flatnonzero(np.append(True, scores[1:] > scores[:-1]))
+        levels, counts = scores[first], np.diff(np.append(first, len(scores)))
+        hits = np.add.reduceat(right.astype(np.float64), first)
+        begins, means = isotonic_blocks(hits, counts)
         ends = np.append(begins[1:], len(levels)) - 1
-        centres = np.add.reduceat(levels * (counts / np.repeat(weights, ends - begins + 1)), begins)
+        weights = np.repeat(np.add.reduceat(counts.astype(np.float64), begins), ends - begins + 1)
+        centres = np.add.reduceat(levels * (counts / weights), begins)
         centres = np.clip(centres, levels[begins], levels[ends])  # rounding must not leave the block
         least = 0.5 / len(scores)
         probabilities = np.clip(means, least, 1 - least)
@@ -192,13 +160,6 @@ class Calibration:
             raise ModelFormatError(f"{path}: the calibration is damaged")
         precision, recall, f1 = expected.tolist()
         return cls(np.array(scores), np.array(probabilities), float(threshold[0]), (precision, recall, f1))
-
-
-def _distinct(scores: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The distinct scores of an ascending vector, their counts, and how often the label was right."""
-    begins = np.flatnonzero(np.append(True, scores[1:] > scores[:-1]))
-    counts = np.diff(np.append(begins, len(scores)))
-    return scores[begins], counts, np.add.reduceat(right.astype(np.float64), begins)
 
 
 def _separated(probabilities: np.ndarray, falls: np.ndarray) -> np.ndarray:
@@ -281,13 +242,7 @@ class CalibrationReport:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
-        return {
-            **vars(self),
-            "before": [vars(one) for one in self.before],
-            "after": [vars(one) for one in self.after],
-            "curve": [vars(one) for one in self.curve],
-            "remarks": self.remarks(),
-        }
+        return {**asdict(self), "remarks": self.remarks()}
 
     def __str__(self) -> str:
         target = "best micro-F1" if self.wanted_precision is None else f"precision {self.wanted_precision:g}"
@@ -461,16 +416,9 @@ def _bins(scores: np.ndarray, right: np.ndarray) -> tuple[ReliabilityBin, ...]:
     counts = np.bincount(index, minlength=BINS)
     means = np.bincount(index, scores, minlength=BINS) / np.maximum(counts, 1)
     fractions = np.bincount(index, right, minlength=BINS) / np.maximum(counts, 1)
-    return tuple(
-        ReliabilityBin(
-            bin / BINS,
-            (bin + 1) / BINS,
-            int(counts[bin]),
-            float(means[bin]) if counts[bin] else None,
-            float(fractions[bin]) if counts[bin] else None,
-        )
-        for bin in range(BINS)
-    )
+    known = [(float(mean), float(share)) if count else (None, None)
+             for count, mean, share in zip(counts, means, fractions, strict=True)]  # fmt: skip
+    return tuple(ReliabilityBin(bin / BINS, (bin + 1) / BINS, int(counts[bin]), *known[bin]) for bin in range(BINS))
 
 
 def _threshold_curve(probabilities: np.ndarray, right: np.ndarray, n_true: int) -> tuple[ThresholdPoint, ...]:
@@ -511,15 +459,12 @@ def calibrate(
     def best(part: Dataset, k: int) -> TopK:
         return model._ranked(model._as_documents(part), k)
 
-    known: TopK | None = None
-    available = None
+    known, n_given = None, len(dataset)
     if budget.is_limited:
         rows, known = predict_in_time(lambda part: best(part, count), dataset, "calibrating", budget)
-        if len(rows) < len(dataset):
-            log.info(
-                "calibrating: ended by the time budget after %s of %s documents", f"{len(rows):,}", f"{len(dataset):,}"
-            )
-            available, dataset = len(dataset), dataset.take(rows)
+        if len(rows) < n_given:
+            log.info("calibrating: ended by the time budget after %s of %s documents", f"{len(rows):,}", f"{n_given:,}")
+            dataset = dataset.take(rows)
 
     def ranked(rows: np.ndarray | None, k: int) -> TopK:
         if rows is None and k == count and known is not None:
@@ -530,10 +475,12 @@ def calibrate(
     # further labels are ranked while there is time
     most = None if k is not None or budget.expired() else len(model.label_names_)
     model.calibration_, report = calibrated(ranked, dataset, count, precision, most)
-    report = replace(report, n_available=available)
     overlap = None if model.trained_on_ is None else model.trained_on_.overlap(dataset, model.input_)
-    if overlap is not None:
-        report = replace(report, n_seen=overlap.seen)
+    report = replace(
+        report,
+        n_available=None if len(dataset) == n_given else n_given,
+        n_seen=None if overlap is None else overlap.seen,
+    )
     model.card_ = model.card_.model_copy(update={"calibration": CalibrationNote.of(report, dataset.name)})
     for remark in report.remarks():
         log.warning("calibration: %s", remark)

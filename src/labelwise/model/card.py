@@ -8,13 +8,13 @@ Predictions never depend on it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from pydantic import AwareDatetime, Field, ValidationError
+from pydantic import AwareDatetime, Field
 
 from labelwise.data.dataset import Dataset
 from labelwise.data.formats.csv import EXTENSION as XLSX
@@ -22,25 +22,16 @@ from labelwise.data.formats.csv import TEXT_OPTIONS
 from labelwise.data.hashing import dataset_hash
 from labelwise.data.options import ReadOptions, split_of, stem_and_extension
 from labelwise.data.read import AUTO, find_parts
-from labelwise.errors import LabelwiseError, ModelFormatError
-from labelwise.formatting import (
-    counted,
-    cut,
-    number,
-    percent,
-    printable,
-)
+from labelwise.errors import DataError, LabelwiseError, ModelFormatError
+from labelwise.formatting import counted, cut, number, percent, printable
 from labelwise.io import folder as store
-from labelwise.io.json import Record
+from labelwise.io.json import Record, validate
 from labelwise.model.fitted import ModelLabels
 from labelwise.registry import installed_versions, method_package
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from labelwise.metrics.evaluate import Evaluation
     from labelwise.model.calibration import CalibrationReport
-    from labelwise.model.fitted import ModelLabels
     from labelwise.model.method import Method
 
 
@@ -98,9 +89,9 @@ def example_documents(kind: str | None, reading: Mapping[str, Any]) -> str:
 def _heading(about: Mapping[str, Any]) -> str:
     reads, method = READS.get(str(about.get("input")), "documents"), code(about.get("method"), 60)
     several = f", made of {_count(about['members'])} models" if about.get("members") else ""
+    what = f"{_count(about.get('n_labels'))} labels for {reads}"
     return (
-        f"# A model of labelwise: {_count(about.get('n_labels'))} labels for {reads}\n\n"
-        f"It ranks {_count(about.get('n_labels'))} labels for {reads}, by the method {method}{several}. The folder "
+        f"# A model of labelwise: {what}\n\nIt ranks {what}, by the method {method}{several}. The folder "
         "holds numbers and JSON only: loading it runs no code of its author."
     )
 
@@ -130,7 +121,10 @@ def _data(card: Card, about: Mapping[str, Any]) -> str:
 def _labels(labels: ModelLabels) -> str:
     counts = labels.counts
     top = np.argsort(-counts[:], kind="stable")[:SHOWN_LABELS] if counts.any() else np.arange(0)
-    lines = ["## Labels", f"{number(len(counts))} labels, {_rare(counts)}."]
+    rare = "whose training documents are not known"
+    if counts.any():
+        rare = f"of which {number(_rare(counts))} have fewer than {RARE} training documents"
+    lines = ["## Labels", f"{number(len(counts))} labels, {rare}."]
     if len(top):
         lines.append("The most frequent, with their training documents:")
         lines.append("\n".join(f"- {_label(labels, int(i))}: {number(int(counts[i]))}" for i in top))
@@ -143,10 +137,9 @@ def _label(labels: ModelLabels, index: int) -> str:
     return code(name) if not text or text == name else f"{code(text)} ({code(name, 60)})"
 
 
-def _rare(counts: np.ndarray) -> str:
-    if not counts.any():
-        return "whose training documents are not known"
-    return f"of which {number(int((counts < RARE).sum()))} have fewer than {RARE} training documents"
+def _rare(counts: np.ndarray) -> int:
+    """How many labels are rare; 0 if that is not known."""
+    return int((counts < RARE).sum()) if counts.any() else 0
 
 
 def _scores(scores: Scores | None, changed: str | None) -> str:
@@ -182,31 +175,27 @@ def _use(card: Card, about: Mapping[str, Any]) -> str:
     reading = card.reading.model_dump(exclude_none=True) if card.reading else {}
     plain = {key: value for key, value in reading.items() if re.fullmatch(r"[\w.]{1,20}", str(value))}
     threshold = " --threshold auto" if about.get("calibrated") else ""
-    commands = [
-        "pip install labelwise",
-        "labelwise info MODEL",
-        f"labelwise predict MODEL {example_documents(kind, plain)} -o suggestions.csv{threshold}",
-    ]
-    lines = [
-        "import labelwise as lw",
-        "",
-        'model = lw.load("MODEL")',
-        f"top = model.predict({ARGUMENTS.get(kind, 'documents')}, k=5)",
-        "print(top.to_lists())",
-    ]
-    parts = ["## Use", "`MODEL` is the path of this folder.", _block("bash", commands), _block("python", lines)]
+    commands = f"""```bash
+pip install labelwise
+labelwise info MODEL
+labelwise predict MODEL {example_documents(kind, plain)} -o suggestions.csv{threshold}
+```"""
+    lines = f"""```python
+import labelwise as lw
+
+model = lw.load("MODEL")
+top = model.predict({ARGUMENTS.get(kind, "documents")}, k=5)
+print(top.to_lists())
+```"""
+    parts = ["## Use", "`MODEL` is the path of this folder.", commands, lines]
     plugin = about.get("plugin")
     if isinstance(plugin, dict):
         parts.append(f"The method comes from the package {code(plugin.get('package'))}.")
     return "\n\n".join(parts)
 
 
-def _block(language: str, lines: Sequence[str]) -> str:
-    return "\n".join([f"```{language}", *lines, "```"])
-
-
 def _limits(card: Card, about: Mapping[str, Any], labels: ModelLabels) -> str:
-    rare = int((labels.counts < RARE).sum()) if labels.counts.any() else 0
+    rare = _rare(labels.counts)
     lines = [
         "It predicts the labels it was trained on and no others; documents of another kind or language than the "
         "training documents have worse results than the scores say.",
@@ -225,13 +214,8 @@ def _limits(card: Card, about: Mapping[str, Any], labels: ModelLabels) -> str:
 
 
 def _versions(card: Card) -> str:
-    listed = ", ".join(_version_list(card.packages))
+    listed = ", ".join(code(f"{name} {version or ''}".strip(), 80) for name, version in card.packages.items())
     return f"## Versions\n\n{listed}" if listed else ""
-
-
-def _version_list(packages: Mapping[str, str | None]) -> Iterator[str]:
-    for name, version in packages.items():
-        yield code(f"{name} {version}" if version else name, 80)
 
 
 CARD_FILE, PAGE_FILE = "card.json", "README.md"
@@ -341,7 +325,7 @@ class Change(Record):
 
 
 class Card(Record):
-    """All of card.json. Every part may be missing; that of a model saved before there were cards is empty."""
+    """All of card.json. Every part may be missing; that of a folder without a card is empty."""
 
     created: AwareDatetime | None = None
     data: TrainingData = TrainingData()
@@ -404,19 +388,15 @@ def write_card(card: Card, folder: store.FolderWriter, labels: ModelLabels) -> N
 
 def read_card(folder: store.Folder) -> Card:
     """The card of a model folder; an empty one if it has none."""
-    listed = folder.manifest["files"].get(CARD_FILE)
+    path, listed = folder.file(CARD_FILE), folder.manifest["files"].get(CARD_FILE)
     if listed is None:
         return Card()
-    path = folder.file(CARD_FILE)
     if listed["bytes"] > MAX_BYTES:
         raise ModelFormatError(f"{path}: larger than {MAX_BYTES >> 20} MiB, the limit for the card of a model")
-    values = folder.read_json(CARD_FILE)
     try:
-        return Card.model_validate(values)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        key = ".".join(str(part) for part in fault["loc"]) or "the file"
-        raise ModelFormatError(f"{path}: damaged: {key}: {fault['msg'].removeprefix('Input ')}") from None
+        return validate(folder.read_json(CARD_FILE), Card, path)
+    except DataError as error:
+        raise ModelFormatError(str(error)) from None
 
 
 def update_card(path: str | Path, changes: Mapping[str, Any]) -> Card:

@@ -6,10 +6,9 @@ scikit-learn itself is never imported, except by the one method that only it cal
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import or_
-from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
@@ -19,7 +18,6 @@ from scipy import sparse
 from labelwise.config import Config, sections_of, validated
 from labelwise.config import Config as BaseConfig
 from labelwise.errors import ConfigError, DataError, NotFittedError, did_you_mean
-from labelwise.io.atomic import replacing
 from labelwise.model.predictions import checked_k
 from labelwise.strings import Strings
 from labelwise.topk import TopK
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 # Signatures and documentation of methods, from the fields of their configs.
 #
 # `help(LinearTree)` and editors that run the code use `__signature__` and `__doc__`. Editors that only read it use
-# `signatures.pyi`, which ``python -m labelwise.model.estimator`` writes and a test compares.
+# `signatures.pyi`, which `tools/signatures.py` writes and a test compares.
 
 
 def signature_of(config: type[Config]) -> inspect.Signature:
@@ -71,63 +69,6 @@ def plain_type(annotation: Any) -> Any:
     if origin is None or origin is Literal or not arguments:
         return annotation
     return origin[tuple(argument if argument is ... else plain_type(argument) for argument in arguments)]
-
-
-# --- the stub for editors that do not run the code -------------------------------------------------------------------
-
-STUB = Path(__file__).parents[1] / "signatures.pyi"
-HEADER = '''"""Parameters of the methods, for editors: written by `python -m labelwise.model.estimator`."""
-
-from collections.abc import Mapping
-from typing import Any, Literal, Optional, Union
-
-'''
-
-
-def stub_text(methods: Iterable[type]) -> str:
-    """A stub module with one class per method, whose constructor lists the parameters."""
-    imports: set[str] = set()
-    classes: list[str] = []
-    for method in methods:
-        module, name = method.__module__, method.__name__
-        imports.add(f"from {module} import {name} as _{name}\n")
-        lines = [f"class {name}(_{name}):", _quoted(method.__doc__ or "", "    "), "    def __init__(", "        self,"]
-        fields = method.Config.model_fields  # type: ignore[attr-defined]
-        lines += ["        *,"] if fields else []
-        for key, field in fields.items():
-            imports |= {f"from {one.__module__} import {one.__name__}\n" for one in sections_of(field.annotation)}
-            default = "..." if sections_of(field.annotation) else repr(field.get_default(call_default_factory=True))
-            lines.append(
-                f"        {key}: {_type_text(field.annotation)}{'' if field.is_required() else f' = {default}'},"
-            )
-        classes.append("\n".join([*lines, "    ) -> None: ...\n"]))
-    return HEADER + "".join(sorted(imports)) + "\n" + "\n".join(classes)
-
-
-def _type_text(annotation: Any) -> str:
-    """A type as it is written; a section is its config or a mapping."""
-    sections = sections_of(annotation)
-    if sections:
-        nothing = ["None"] if type(None) in get_args(annotation) else []
-        return " | ".join(["Mapping[str, Any]", *(section.__name__ for section in sections), *nothing])
-    return inspect.formatannotation(plain_type(annotation)).replace("typing.", "").replace("NoneType", "None")
-
-
-def _quoted(text: str, indent: str) -> str:
-    lines = [f"{indent}{line}".rstrip() for line in text.splitlines()]
-    return "\n".join([f'{indent}"""{lines[0].strip()}', *lines[1:], f'{indent}"""'])
-
-
-def write_stub() -> None:
-    """Write the stub of all built-in methods."""
-    from labelwise.registry import METHODS, method_class
-
-    with replacing(STUB) as file:
-        file.write(stub_text(method_class(name) for name in METHODS))
-
-
-if __name__ == "__main__":
-    write_stub()
 
 
 PRESET = "preset"
@@ -306,8 +247,6 @@ def _nested(config: BaseConfig, prefix: str = "") -> Any:
 
 def _set_nested(values: dict[str, Any], owner: type[BaseConfig], path: list[str], value: Any) -> None:
     """Set a field of a section in the given values, where the section may be a mapping, a config or missing."""
-    from labelwise.config import sections_of
-
     name, rest = path[0], path[1:]
     if not rest:
         values[name] = value

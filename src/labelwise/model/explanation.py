@@ -7,18 +7,17 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from labelwise.errors import ConfigError, DataError, did_you_mean
-from labelwise.formatting import cut, printable
-from labelwise.io.atomic import replacing
+from labelwise.errors import ConfigError, DataError
+from labelwise.formatting import printable
 from labelwise.labelspace.tree import LabelPath, PathStep
-from labelwise.model.explanation_text import explanation_lines, short_explanation
+from labelwise.model.explanation_text import Explanations, explanation_lines, short_explanation
 from labelwise.model.fitted import require
 from labelwise.model.inputs import Documents
+from labelwise.model.predictions import label_ids
 from labelwise.registry import can
 from labelwise.topk import NO_LABEL, TopK
 
@@ -94,16 +93,6 @@ TERMS = 10
 """Words listed per label, unless a number is given."""
 
 
-class Explanations(list[Explanation]):
-    """The explanations of one document; `print` shows them as the command line does."""
-
-    def __repr__(self) -> str:
-        return "[" + ",\n ".join(map(repr, self)) + "]"
-
-    def __str__(self) -> str:
-        return "\n\n".join(map(str, self))
-
-
 def explanations(
     model: Method, document: Any, labels: Sequence[str] | None, k: int, terms: int | Literal["auto"] | None
 ) -> Any:
@@ -136,29 +125,20 @@ def labels_to_explain(
     if len(data) != 1:
         raise DataError(f"explain takes one document, got {len(data):,}")
     top = model.predict(document, k)
-    ids = top.ids[0][top.ids[0] != NO_LABEL] if labels is None else label_ids(model, labels)
+    ids = top.ids[0][top.ids[0] != NO_LABEL]
+    if labels is not None:
+        given = [labels] if isinstance(labels, str) else labels
+        ids = label_ids(given, model.label_names_, "labels", model.label_texts_)
     return data, ids, dict(zip(top.ids[0].tolist(), top.scores[0].tolist(), strict=True))
-
-
-def label_ids(model: Method, labels: Sequence[str]) -> np.ndarray:
-    positions = model.label_names_.positions
-    given = [labels] if isinstance(labels, str) else list(labels)
-    for label in given:
-        if label not in positions:
-            raise DataError(f"the model has no label {cut(repr(label), 100)}; {cut(_nearest(model, str(label)), 300)}")
-    return np.array([positions[label] for label in given], np.int64)
-
-
-def _nearest(model: Method, label: str) -> str:
-    """A hint: the label with that text, or the nearest among the first names (a search of millions takes minutes)."""
-    if model.label_texts_ is not None and label in (meanings := model.label_texts_.positions):
-        return f"the label with that text is {model.label_names_[meanings[label]]!r}"
-    return did_you_mean(label, model.label_names_[:100_000])
 
 
 def _score(model: Method, paths: Sequence[LabelPath]) -> float:
     """The score of a label that is not among the best: the mean over the trees."""
-    raw = sum(path.given for path in paths) / len(paths)
+    return calibrated_score(model, sum(path.given for path in paths) / len(paths))
+
+
+def calibrated_score(model: Method, raw: float) -> float:
+    """A score, as it is in a prediction with nothing beside it: a probability if the model is calibrated."""
     if model.calibration_ is None:
         return raw
     one = TopK(np.zeros((1, 1), np.int32), np.full((1, 1), raw, np.float32))
@@ -166,25 +146,19 @@ def _score(model: Method, paths: Sequence[LabelPath]) -> float:
 
 
 def _explanation(model: Method, paths: Sequence[LabelPath], score: float, terms: int | None) -> Explanation:
-    label = paths[0].label
     shown = tuple(_tree_path(model, path, terms) for path in paths)
     best, other = _terms(model, *mean_over_trees(paths), terms)
     bias = sum(path.bias for path in shown) / len(shown)
     margin = bias + sum(term.contribution for term in best) + other
-    text = None if model.label_texts_ is None else model.label_texts_[label]
     reached = any(path.reached for path in paths)
     return Explanation(
-        model.label_names_[label],
-        text,
-        score,
-        reached,
-        margin,
-        bias,
-        best,
-        other,
-        shown,
-        model.calibration_ is not None,
+        *named(model, paths[0].label), score, reached, margin, bias, best, other, shown, model.calibration_ is not None
     )
+
+
+def named(model: Method, label: int) -> tuple[str, str | None]:
+    """The name of a label, and its text if the model has one."""
+    return model.label_names_[label], None if model.label_texts_ is None else model.label_texts_[label]
 
 
 def mean_over_trees(paths: Sequence[LabelPath]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -411,14 +385,19 @@ class PixelMap:
         positive = np.maximum(self.falls, 0)
         return positive / positive.max() if positive.max() > 0 else positive
 
+    def plain(self) -> Image:
+        """The image alone."""
+        from PIL import Image
+
+        return Image.fromarray(np.ascontiguousarray(self.pixels if self.pixels.shape[2] == 3 else self.pixels[:, :, 0]))
+
     def image(self, side: int = SIDE) -> Image:
         """The image in grey with the map over it in red."""
         from PIL import Image
 
         strength = Image.fromarray(np.rint(255 * self.strength()).astype(np.uint8))
         mask = strength.resize((side, side), Image.Resampling.BICUBIC).point(lambda value: round(value * 0.6))
-        pixels = self.pixels if self.pixels.shape[2] == 3 else self.pixels[:, :, 0]
-        grey = Image.fromarray(np.ascontiguousarray(pixels)).convert("L").convert("RGB")
+        grey = self.plain().convert("L").convert("RGB")
         shown = grey.resize((side, side), Image.Resampling.NEAREST if side > grey.width else Image.Resampling.BILINEAR)
         shown.paste((220, 0, 0), (0, 0), mask)
         return shown
@@ -430,14 +409,7 @@ class PixelMap:
         return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
 
 
-class PixelMaps(list[PixelMap]):
-    """The maps of one image; `print` shows them in characters."""
-
-    def __str__(self) -> str:
-        return "\n\n".join(map(str, self))
-
-
-def pixel_maps(model: Method, document: Any, labels: Sequence[str] | None, k: int, cells: int) -> PixelMaps:
+def pixel_maps(model: Method, document: Any, labels: Sequence[str] | None, k: int, cells: int) -> Explanations:
     """Which parts of one image, of cells x cells, the scores of its labels depend on."""
     most = min(MAX_CELLS, model.config.image.size)
     if not 1 <= cells <= most:
@@ -448,32 +420,8 @@ def pixel_maps(model: Method, document: Any, labels: Sequence[str] | None, k: in
     if missing:
         every = model.predict(document, len(model.label_names_))
         scores = dict(zip(every.ids[0].tolist(), every.scores[0].tolist(), strict=True))
-    return PixelMaps(
-        PixelMap(
-            model.label_names_[label], None if model.label_texts_ is None else model.label_texts_[label],
-            scores.get(label, 0.0), label not in missing, falls, shown, model.calibration_ is not None,
-        )
+    calibrated = model.calibration_ is not None
+    return Explanations(
+        PixelMap(*named(model, label), scores.get(label, 0.0), label not in missing, falls, shown, calibrated)
         for label, falls in zip(ids.tolist(), maps, strict=True)
-    )  # fmt: skip
-
-
-def write_maps(maps: Sequence[Any], path: str | Path) -> None:
-    """Write a PNG: the image, and next to it the map of each label with its name."""
-    if not maps or not all(isinstance(one, PixelMap) for one in maps):
-        raise ConfigError(f"{path}: only explanations of images are written as a picture; use --json for words")
-    if Path(path).suffix.lower() != ".png":
-        raise ConfigError(f"{path}: the map is a PNG file; give a name that ends in .png")
-    from PIL import Image, ImageDraw, ImageFont
-
-    caption = 18
-    whole = Image.new("RGB", ((len(maps) + 1) * (SIDE + 4), SIDE + caption), "white")
-    first = maps[0].pixels
-    plain = Image.fromarray(np.ascontiguousarray(first if first.shape[2] == 3 else first[:, :, 0])).convert("RGB")
-    whole.paste(plain.resize((SIDE, SIDE), Image.Resampling.NEAREST), (0, 0))
-    draw, font = ImageDraw.Draw(whole), ImageFont.load_default()
-    for index, one in enumerate(maps, 1):
-        left = index * (SIDE + 4)
-        whole.paste(one.image(), (left, 0))
-        draw.text((left, SIDE + 3), printable(f"{one.text or one.label} {one.score:.3g}")[:40], "black", font)
-    with replacing(Path(path), binary=True) as file:
-        whole.save(file, "PNG")
+    )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from labelwise.formatting import cut, printable
 
 if TYPE_CHECKING:
-    from labelwise.model.explanation import Explanation, Term, TreePath
+    from labelwise.model.explanation import Explanation, TreePath
 
 BAR = 24
 WORD = 32
@@ -17,32 +16,14 @@ TITLE = 200
 CAUSES = 4
 
 
-class Explained(Protocol):
-    """An explanation of one label by any method."""
+class Explanations(list[Any]):
+    """The explanations of one document; `print` shows them as the command line does."""
 
-    @property
-    def label(self) -> str:
-        """The label's name."""
+    def __repr__(self) -> str:
+        return "[" + ",\n ".join(map(repr, self)) + "]"
 
-    @property
-    def text(self) -> str | None:
-        """The label's text."""
-
-    @property
-    def terms(self) -> Sequence[Term]:
-        """The words that contributed."""
-
-
-class Scored(Protocol):
-    """The score of a label, as `predict` returns it."""
-
-    @property
-    def score(self) -> float:
-        """The score, a probability if the model is calibrated."""
-
-    @property
-    def calibrated(self) -> bool:
-        """Whether it is a probability."""
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self))
 
 
 def explanation_lines(one: Explanation) -> list[str]:
@@ -60,7 +41,7 @@ def short_explanation(one: Explanation) -> str:
     return f"{title(one)}   {named_score(one)}   {causes(one)}".rstrip()
 
 
-def named_score(one: Scored) -> str:
+def named_score(one: Any) -> str:
     """The score of a label, called a probability if it is one."""
     return f"{'probability' if one.calibrated else 'score'} {one.score:.4f}"
 
@@ -70,13 +51,13 @@ def plain_score(score: float, calibrated: bool) -> str:
     return f"score {score:.4f}{' before calibration' if calibrated else ''}"
 
 
-def title(one: Explained) -> str:
+def title(one: Any) -> str:
     """The label with its text."""
     named = f"{one.text} ({one.label})" if one.text and one.text != one.label else one.label
     return shortened(named, TITLE)
 
 
-def causes(one: Explained) -> str:
+def causes(one: Any) -> str:
     """The words with the largest positive contributions."""
     return ", ".join([shortened(term.name, WORD) for term in one.terms if term.contribution > 0][:CAUSES])
 

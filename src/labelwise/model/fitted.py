@@ -95,7 +95,7 @@ ABILITIES = {
     "vectors": Ability("has no document vectors"),
     "image_vectors": Ability("has no vectors to compare images by", "has"),
     "attention": Ability("has no attention among tokens", "has"),
-    "learned": Ability("cannot learn more documents"),
+    "learned": Ability("cannot learn more documents", "can; fit it on all documents"),
     "shrunk": Ability("cannot be shrunk after training"),
 }
 """Members that a `Fitted` may have:
@@ -164,7 +164,7 @@ class ModelLabels:
         path, manifest = folder.file(LABELS_FILE), folder.manifest
         labels = cls.unchecked(folder)
         names, texts, counts = labels.names, labels.texts, labels.counts
-        n_documents, numbered = manifest.get("n_documents"), manifest.get("numbered_labels", False)
+        n_documents, numbered = manifest.get("n_documents"), manifest.get("numbered_labels")
         sound = (
             counts.ndim == 1
             and counts.dtype == np.int64

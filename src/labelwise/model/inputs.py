@@ -6,13 +6,9 @@ arrays. Anything else is an error.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,22 +17,10 @@ from scipy import sparse
 
 from labelwise.config import PART, Config, deciding_fields, without_fields
 from labelwise.data.csr import Blocks, labels_from_lists, widened
-from labelwise.data.dataset import (
-    Dataset,
-    Documents,
-    canonical_arrays,
-    canonical_features,
-    is_canonical_csr,
-)
-from labelwise.data.hashing import (
-    KINDS,
-    dataset_hash,
-    document_hashes,
-    sample_order,
-    text_hashes,
-)
+from labelwise.data.dataset import Dataset, Documents, canonical_arrays, canonical_features, is_canonical_csr
+from labelwise.data.hashing import KINDS, dataset_hash, document_hashes, sample_order, text_hashes
 from labelwise.errors import DataError, ModelFormatError
-from labelwise.io.folder import MANIFEST, Folder, get_tensor
+from labelwise.io.folder import get_tensor
 from labelwise.io.tensors import is_increasing
 from labelwise.nn.config import TrainingConfig, without_validation
 from labelwise.runtime.budget import Budget
@@ -60,8 +44,7 @@ class FeatureWidth:
     """Number of columns, and how many of them, the last ones, are the dense block of `Blocks`."""
 
     columns: int
-    dense: int | None = 0
-    """None if it is not known: model folders did not always contain it."""
+    dense: int = 0
 
     @classmethod
     def of(cls, features: Any) -> FeatureWidth:
@@ -106,11 +89,9 @@ class FeatureWidth:
         return DataError(f"the model was trained on {self}, the documents have {given}; give Blocks with these widths")
 
     def __str__(self) -> str:
-        if self.dense is None:
-            return f"{self.columns:,} features"
         return f"{self.columns - self.dense:,} sparse and {self.dense:,} dense features"
 
-    def to_manifest(self) -> dict[str, int | None]:
+    def to_manifest(self) -> dict[str, int]:
         """The keys of a model's manifest."""
         return {"n_features": self.columns, "n_dense_features": self.dense}
 
@@ -121,11 +102,10 @@ class FeatureWidth:
         if manifest.get("input") != "features" and not next_to_texts:
             sound = columns is None and dense is None
         else:
-            sound = type(columns) is int and 0 <= columns < MAX_FEATURES
-            sound = sound and (dense is None or (type(dense) is int and 0 <= dense <= columns))
+            sound = type(columns) is int and type(dense) is int and 0 <= dense <= columns < MAX_FEATURES
         if not sound:
             raise ModelFormatError(f"{path}: the numbers of features do not fit the manifest")
-        return None if columns is None else cls(columns, dense)
+        return None if columns is None or dense is None else cls(columns, dense)
 
 
 AT_ONCE = 16_384
@@ -310,6 +290,12 @@ def hold_out(
     return train, held_out, training if held_out is not None else without_validation(training, type(config)().training)
 
 
+def _joined(parts: Sequence[TopK]) -> TopK:
+    """Predictions of blocks, which with a threshold are as wide as each needs."""
+    widest = max(part.k for part in parts)
+    return TopK.concatenate([part.padded(widest) for part in parts])
+
+
 def predict_in_time(
     predict: Callable[[Dataset], TopK], data: Dataset, what: str, budget: Budget
 ) -> tuple[np.ndarray, TopK]:
@@ -321,9 +307,7 @@ def predict_in_time(
                 parts.append(predict(data.take(rows)))
             blocks.append(rows)
     rows = np.concatenate(blocks)
-    order = np.argsort(rows)
-    widest = max(part.k for part in parts)
-    top = TopK.concatenate([part.padded(widest) for part in parts])
+    order, top = np.argsort(rows), _joined(parts)
     return rows[order], TopK(top.ids[order], top.scores[order], top.label_names)
 
 
@@ -335,8 +319,7 @@ def predict_in_blocks(predict: Callable[[Dataset], TopK], data: Dataset, what: s
             part = data.take(slice(begin, begin + AT_ONCE))
             with step.part(len(part)):
                 parts.append(predict(part))
-    widest = max(part.k for part in parts)  # with a threshold each block is as wide as it needs
-    return TopK.concatenate([part.padded(widest) for part in parts])
+    return _joined(parts)
 
 
 # --- training documents ---
@@ -408,96 +391,37 @@ class TrainingDocuments:
 # It is computed once per fit: of the method, the settings that decide a trained part, the contents of files and folders
 # that they name, all of the training data and, where a method reads them, the held-out documents.
 
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
-
-def fit_identity(method: Any, config: Config, train: Dataset | None, valid: Dataset | None = None) -> str:
-    """The identity of one fit of a method, or of its class, with this config.
+def fit_identity(
+    method: Any, config: Config, train: Dataset | None, valid: Dataset | None = None, hashes: np.ndarray | None = None
+) -> str:
+    """The identity of one fit of a method with this config; `hashes` are those of the training documents, if known.
 
     Without the fields that are `elsewhere` by the config, such as a folder with one lookup table per repetition.
     """
     parameters = without_fields(deciding_fields(config, PART), dict(config.elsewhere))
     reads_valid = valid is not None and method.validates and "valid" not in config.elsewhere
     held_out = content_of(valid) if reads_valid and valid is not None else None
-    return fingerprint(
-        method.name,
-        parameters,
-        dict(named_contents(parameters)),
-        None if train is None else content_of(train),
-        held_out,
-    )
+    data = None if train is None else content_of(train, hashes)
+    return fingerprint(method.name, parameters, config.contents(), data, held_out)
 
 
-def content_of(data: Dataset) -> list[Any]:
+def content_of(data: Dataset, hashes: np.ndarray | None = None) -> list[Any]:
     """All of a data set that a method can learn from, as JSON values.
 
     Documents of every kind that it has, the number of columns of features, which may be larger than any that occurs,
     types of numbers, labels with their values and names, and the texts of labels.
     """
     kinds = [kind for kind in KINDS if getattr(data, kind) is not None]
-    hashes = {kind: document_hashes(data, kind) for kind in kinds}
+    given = {data.kind: hashes} if hashes is not None and len(hashes) == len(data) else {}
+    hashes_of = {kind: given[kind] if kind in given else document_hashes(data, kind) for kind in kinds}
     shapes = {kind: _shapes(getattr(data, kind)) for kind in ("features", "arrays") if kind in kinds}
-    labels = [dataset_hash(data, hashes[kinds[0]]) if kinds else "", list(data.labels.shape), data.open_columns]
+    labels = [dataset_hash(data, hashes_of[kinds[0]]) if kinds else "", list(data.labels.shape), data.open_columns]
     texts = None if data.label_texts is None else fingerprint(text_hashes(data.label_texts))
-    return [{kind: fingerprint(of_kind) for kind, of_kind in hashes.items()}, shapes, labels, texts]
+    return [{kind: fingerprint(of_kind) for kind, of_kind in hashes_of.items()}, shapes, labels, texts]
 
 
 def _shapes(values: Any) -> list[Any]:
     """Shapes and types of a matrix, or of each block; the first axis is the documents."""
     blocks = (values.sparse, values.dense) if isinstance(values, Blocks) else (values,)
     return [None if block is None else [list(map(int, block.shape)), str(block.dtype)] for block in blocks]
-
-
-def named_contents(values: Any) -> Iterator[tuple[str, Any]]:
-    """What the files and folders hold that are named among plain values, by name; other texts name none."""
-    if isinstance(values, Mapping | list | tuple):
-        for value in values.values() if isinstance(values, Mapping) else values:
-            yield from named_contents(value)
-    elif isinstance(values, str) and values:
-        try:
-            path = Path(values).expanduser()
-            exists = path.exists()
-        except (OSError, ValueError, RuntimeError):  # a text that is too long for a path, or has no home
-            return
-        if not exists and HUB_NAME.fullmatch(values):
-            path = _downloaded(values)
-        if path is not None and path.is_file():
-            yield values, _file_hash(path)
-        elif path is not None and path.is_dir():
-            yield values, _folder_content(path)
-
-
-def _folder_content(folder: Path) -> Any:
-    """The hashes of all files below a folder, by name; of a model, or a run, those of the model's manifest, unread."""
-    for saved in (folder, folder / "model"):
-        if (saved / MANIFEST).is_file():
-            with suppress(ModelFormatError):
-                return Folder(saved, "model", verify=False).manifest["files"]
-    paths = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
-    return {path.relative_to(folder).as_posix(): _file_hash(path) for path in paths if path.is_file()}
-
-
-def _file_hash(path: Path) -> str:
-    """SHA-256 of a file; of one that may not be read its size and time, because not every text names a file."""
-    status = path.stat()
-    try:
-        return _hash_of(str(path.resolve()), status.st_size, status.st_mtime_ns)
-    except OSError:
-        return f"unread {status.st_size} {status.st_mtime_ns}"
-
-
-@lru_cache(maxsize=4096)
-def _hash_of(path: str, _size: int, _modified: int) -> str:
-    """SHA-256 of a file; known for as long as this process lasts, unless its size or time have changed."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _downloaded(name: str) -> Path | None:
-    """The folder of a model of the Hugging Face hub that is on this machine; None without it."""
-    try:
-        from huggingface_hub import try_to_load_from_cache
-    except ImportError:
-        return None
-    config = try_to_load_from_cache(name, "config.json")
-    return Path(config).parent if isinstance(config, str) else None

@@ -13,9 +13,9 @@ from scipy import sparse
 
 from labelwise.data.dataset import Dataset
 from labelwise.data.hashing import document_hashes
-from labelwise.errors import ConfigError, DataError
+from labelwise.errors import DataError
+from labelwise.model.fitted import require
 from labelwise.model.inputs import as_dataset
-from labelwise.registry import can, methods_that
 
 if TYPE_CHECKING:
     from labelwise.model.method import Method
@@ -84,8 +84,8 @@ class LearningReport:
 
 def learn(model: Method, data: Any, labels: Any, old: Any) -> LearningReport:
     """Train a fitted model on more documents; see `Method.learn`."""
-    check_learns(model)
     model._check_fitted()
+    require(model, "learned")
     given = _in_label_space(model, as_dataset(data, labels, (model.input_,), model.label_names_), model.label_names_)
     trained_on = None if old is None else _old_documents(model, old, given)
     calibrated = model.calibration_ is not None
@@ -128,14 +128,6 @@ def fit_or_learn(self: Method, data: Any, labels: Any = None) -> Method:
         return self.fit(data, labels)
     self.learn(data, labels)
     return self
-
-
-def check_learns(model: Method) -> None:
-    """Raise unless the method can learn more documents."""
-    if not can(model, "learned"):
-        raise ConfigError(
-            f"{model.name} cannot learn more documents, {methods_that('learned')} can; fit it on all documents"
-        )
 
 
 def _in_label_space(model: Method, data: Dataset, names: Any) -> Dataset:

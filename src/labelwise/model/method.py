@@ -45,14 +45,7 @@ from labelwise.model.inputs import (
     fit_identity,
     kinds_to_train_on,
 )
-from labelwise.model.predictions import (
-    CALIBRATION_K,
-    LabelFilter,
-    all_above,
-    check_scores,
-    checked_limits,
-    k_from_data,
-)
+from labelwise.model.predictions import CALIBRATION_K, LabelFilter, all_above, check_scores, checked_limits, k_from_data
 from labelwise.registry import method_class
 from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.job import Job, limited_time
@@ -214,7 +207,7 @@ class Method(Estimator):
         with limited_time(job or Job(), self.time_budget, begin) as own:
             given = self._prepared(dataset, valid)
             if own.folder is not None or self.config.parts_folder is not None:
-                own = replace(own, identity=fit_identity(self, self.config, given.train, given.valid))
+                own = replace(own, identity=fit_identity(self, self.config, given.train, given.valid, given.hashes))
             yield given, own
 
     def _training_data(self, data: Any, labels: Any) -> Dataset | None:

@@ -10,13 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.errors import (
-    ConfigError,
-    DataError,
-    ModelFormatError,
-    NotFittedError,
-    did_you_mean,
-)
+from labelwise.errors import ConfigError, DataError, ModelFormatError, NotFittedError, did_you_mean
 from labelwise.formatting import cut
 from labelwise.model.inputs import TrainingDocuments
 from labelwise.strings import Strings
@@ -168,14 +162,14 @@ def _mask(labels: Any, names: Strings) -> np.ndarray:
     if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
         raise DataError(f"labels must be a list of names or ids of labels, got {labels!r}")
     mask = np.zeros(len(names), bool)
-    mask[_label_ids(labels, names, "labels")] = True
+    mask[label_ids(labels, names, "labels")] = True
     return mask
 
 
 def _factors(weights: Any, names: Strings) -> np.ndarray:
     if isinstance(weights, Mapping):
         factors = np.ones(len(names), np.float32)
-        ids = _label_ids(weights, names, "label_weights")
+        ids = label_ids(weights, names, "label_weights")
         factors[ids] = _numbers(list(weights.values()))
     else:
         factors = _numbers(weights)
@@ -193,15 +187,16 @@ def _numbers(values: Any) -> np.ndarray:
         raise DataError("label_weights must be numbers: scores are multiplied by them") from None
 
 
-def _label_ids(labels: Iterable[Any], names: Strings, what: str) -> np.ndarray:
-    """The ids of labels given by name or id."""
+def label_ids(labels: Iterable[Any], names: Strings, what: str, texts: Strings | None = None) -> np.ndarray:
+    """The ids of labels given by name or id; `what` was given, and the labels' texts, are for messages."""
     ids = []
     for label in labels:
         if isinstance(label, str):
             label_id = names.positions.get(label)
             if label_id is None:
-                hint = did_you_mean(label, list(names[:1000])) if len(names) else ""
-                raise DataError(f"{what}: the model has no label '{cut(label, 100)}'; {cut(hint, 300)}")
+                raise DataError(
+                    f"{what}: the model has no label '{cut(label, 100)}'; {cut(_hint(label, names, texts), 300)}"
+                )
         elif isinstance(label, int | np.integer) and not isinstance(label, bool):
             label_id = int(label)
             if not 0 <= label_id < len(names):
@@ -210,3 +205,10 @@ def _label_ids(labels: Iterable[Any], names: Strings, what: str) -> np.ndarray:
             raise DataError(f"{what}: a label is given by its name or id, got {label!r}")
         ids.append(label_id)
     return np.array(ids, np.int64)
+
+
+def _hint(label: str, names: Strings, texts: Strings | None) -> str:
+    """The label with that text, or the nearest among the first names: a search of millions takes minutes."""
+    if texts is not None and label in texts.positions:
+        return f"the label with that text is {names[texts.positions[label]]!r}"
+    return did_you_mean(label, names[:100_000]) if len(names) else ""

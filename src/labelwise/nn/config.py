@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 from labelwise.config import Config, Decides
 from labelwise.data.images import MAX_PIXELS, PIXEL_LIMIT
 from labelwise.errors import ConfigError, DataError, check_installed
+from labelwise.io.contents import content_of_model, content_of_path
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -330,6 +331,9 @@ class EncoderConfig(KindConfig):
 
         check_encoder(self)
 
+    def contents(self) -> list[Any]:
+        return [] if self.starts_random else [content_of_model(self.model)]
+
     @property
     def starts_random(self) -> bool:
         """Whether weights are initialised at random instead of loaded."""
@@ -393,6 +397,9 @@ class WordsConfig(Config):
             name = Path(self.vectors).name
             glove = "; GloVe's are at nlp.stanford.edu/projects/glove" if name.startswith("glove") else ""
             raise DataError(f"{self.vectors}: there is no such file of vectors{glove}")
+
+    def contents(self) -> list[Any]:
+        return [content_of_path(name) for name in (self.vectors, self.vectors_words) if name is not None]
 
     @property
     def is_frozen(self) -> bool:
@@ -469,6 +476,9 @@ class BackboneConfig(KindConfig):
             check_installed("backbone.name: transformers", "vision", "transformers")
             if self.model is not None:
                 encoder_source(self.model)
+
+    def contents(self) -> list[Any]:
+        return [] if self.model is None else [content_of_model(self.model)]
 
 
 # --- networks for faces ---

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import mmap
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from itertools import cycle
@@ -27,7 +28,6 @@ from labelwise.errors import ConfigError
 from labelwise.features.labels import pifa
 from labelwise.features.tfidf import LINEAR_TFIDF, Tfidf
 from labelwise.io.atomic import replacing
-from labelwise.io.tensors import in_small_pages
 from labelwise.kernels.jit import user_cache
 from labelwise.labelspace.bucket_search import BucketSearch
 from labelwise.labelspace.buckets import BucketTables
@@ -188,9 +188,22 @@ def _in_copies(model: LinearTree, rows: Sequence[Any]) -> list[tuple[list[Search
     return [(searches[:count], ordered) for count in COPIES]
 
 
+def _in_small_pages(array: np.ndarray) -> np.ndarray:
+    """A copy in pages as small as those of a mapped file; NumPy would request huge ones."""
+    if array.nbytes == 0:
+        return array
+    memory = mmap.mmap(-1, array.nbytes)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with suppress(OSError):  # a system without huge pages
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+    copy = np.frombuffer(memory, array.dtype, array.size).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 def _copied(level: PackedWeights) -> PackedWeights:
     arrays: Any = {one.name: getattr(level, one.name) for one in fields(level)}
-    copies: Any = {name: in_small_pages(one) for name, one in arrays.items() if isinstance(one, np.ndarray)}
+    copies: Any = {name: _in_small_pages(one) for name, one in arrays.items() if isinstance(one, np.ndarray)}
     return replace(level, **copies)
 
 

@@ -49,14 +49,7 @@ from labelwise.runs.stopwatch import Stopwatch, stopwatch
 from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.device import AUTO, CPU, using_device
 from labelwise.runtime.job import Job
-from labelwise.runtime.ranks import (
-    leave_ranks,
-    n_ranks,
-    noticing_lost_ranks,
-    on_rank_zero,
-    rank,
-    rejoin_ranks,
-)
+from labelwise.runtime.ranks import n_ranks, noticing_lost_ranks, on_rank_zero, rank, work_alone
 from labelwise.runtime.tasks import Launcher
 from labelwise.runtime.threads import using_threads
 from labelwise.strings import Strings
@@ -162,15 +155,15 @@ def end_training() -> None:
     """Let the other ranks free their memory: there is no other training, and rank 0 works alone."""
     if n_ranks() > 1:
         on_rank_zero(_nothing)
-        leave_ranks()
+        work_alone(True)
 
 
 def release_ranks() -> None:
     """Let the other ranks end: rank 0 has finished the run."""
     if n_ranks() > 1:
-        rejoin_ranks()
+        work_alone(False)
         on_rank_zero(_nothing)
-        leave_ranks()
+        work_alone(True)
 
 
 def train_with_rank_zero(config: RunConfig, run: RunFolder, force: bool) -> None:

@@ -9,16 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import math
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from labelwise.errors import LabelwiseError
+from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.formatting import duration
 from labelwise.io.atomic import replacing
 
@@ -29,8 +27,6 @@ RECORD_SECONDS = 5.0
 RECORD_FILE = "time.json"
 SMALLEST_BLOCK, LARGEST_BLOCK = 16, 4096
 """Documents that are worked on between two looks at the clock."""
-NOTED = 0.05
-"""A budget that is exceeded by more than this fraction is reported."""
 
 
 class OutOfTimeError(Exception):
@@ -124,6 +120,14 @@ class Budget:
         if not self.allows(begin, done, total):
             raise OutOfTimeError
 
+    def refuse_tasks(self, what: str) -> None:
+        """Raise where a budget would divide work that runs at the same time elsewhere."""
+        if self.is_limited:
+            raise ConfigError(
+                f"{what}: a time budget is for one process, which measures its own pace; leave out time_budget or "
+                "--launcher"
+            )
+
     def end_early(self) -> None:
         """Record that work ends before it is complete, because there is no time for the rest."""
         self.early_ends.count += self.is_limited
@@ -163,46 +167,18 @@ class Budget:
 NO_LIMIT = Budget()
 
 
-@contextmanager
-def spending(outer: Budget, seconds: float | None, record: Path | None, begin: float | None = None) -> Iterator[Budget]:
-    """The budget of work that has so many seconds in all of its attempts, recorded in a file until it is done."""
-    budget = outer.limited(seconds, record, begin)
-    own = budget.records[len(outer.records) :]
-    if any(one.before for one in own):
-        log.info("time budget: %s of %s were spent before", duration(sum(r.before for r in own)), duration(seconds))
-    try:
-        yield budget
-    except BaseException:
-        for one in own:
-            one.write_if_old()
-        raise
-    for one in own:
-        one.remove()
-    if budget.is_limited and budget.exceeded() > NOTED * budget.seconds:
-        log.warning(
-            "time budget of %s: training ended %s late; what a model cannot do without, such as reading its texts and "
-            "one step of each stage, is done in any case",
-            budget,
-            duration(budget.exceeded()),
-        )
-
-
 class TimeRecord:
     """Seconds spent on work by all attempts at it, in a file; an interrupted attempt counts until its last record."""
 
     def __init__(self, path: Path, begin: float) -> None:
         self.path, self.begin, self.written = path, begin, begin
         self.before = _recorded_seconds(path)
-        self._lock = threading.Lock()
         self._failed = False
 
     def update(self, now: float) -> None:
-        """Write the record if the last one is some seconds old. Thread-safe; one thread writes."""
-        if now - self.written >= RECORD_SECONDS and self._lock.acquire(blocking=False):
-            try:
-                self.write(now)
-            finally:
-                self._lock.release()
+        """Write the record if the last one is some seconds old; threads may do so at the same time."""
+        if now - self.written >= RECORD_SECONDS:
+            self.write(now)
 
     def write_if_old(self) -> None:
         """Write the record unless hardly any time was spent: nothing is lost with less."""

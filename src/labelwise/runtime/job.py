@@ -30,11 +30,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from labelwise.errors import ConfigError, DataError, LabelwiseError
+from labelwise.errors import DataError, LabelwiseError
 from labelwise.formatting import duration
 from labelwise.io.folder import Folder, FolderWriter, new_folder
 from labelwise.io.tensors import in_pieces
-from labelwise.runtime.budget import NO_LIMIT, RECORD_FILE, Budget, spending
+from labelwise.runtime.budget import NO_LIMIT, RECORD_FILE, Budget
 from labelwise.runtime.progress import stage as shown_stage
 from labelwise.runtime.ranks import on_rank_zero, rank
 
@@ -52,14 +52,14 @@ log = logging.getLogger("labelwise")
 
 RESULT_VERSION = 4
 """Increased when a new version of labelwise computes other results from the same settings and data: older work is then
-ignored. 1 is not hashed, so that work from before versions existed is still used."""
+ignored."""
 KEY = "fingerprint"
 
 
 def fingerprint(*parts: Any) -> str:
     """A hash of texts, JSON values, arrays and tensors; trainings with different fingerprints are different."""
     digest = hashlib.sha256()
-    for part in parts if RESULT_VERSION == 1 else (RESULT_VERSION, *parts):
+    for part in (RESULT_VERSION, *parts):
         plain = _plain(part)
         if isinstance(plain, np.ndarray):
             about = f"array {plain.dtype} {plain.shape}"
@@ -81,9 +81,9 @@ def _plain(part: Any) -> Any:
     return part.detach().cpu().contiguous().view(torch.uint8).numpy() if part.ndim else part.item()
 
 
-def fingerprint_by_budget(own: str, time_budget: float | None) -> str:
+def fingerprint_by_budget(own: str, seconds: float | None) -> str:
     """The fingerprint of work that a time budget ended: it is only used again under the same budget."""
-    return fingerprint(own, "time budget", time_budget)
+    return fingerprint(own, "time budget", None if seconds is None or math.isinf(seconds) else seconds)
 
 
 def find_finished(path: Path, kind: str, *expected: str) -> Folder | None:
@@ -95,8 +95,7 @@ def find_finished(path: Path, kind: str, *expected: str) -> Folder | None:
         if folder.manifest.get(KEY) not in expected:
             log.warning("%s: not used: it belongs to another training, with other settings, parameters or data", path)
             return None
-        for name in folder.manifest["files"]:
-            _ = folder.tensors(name) if name.endswith(".safetensors") else folder.read_json(name)
+        folder.check_files()
     except (LabelwiseError, OSError) as error:
         log.warning("%s: not used: %s", path, error)
         return None
@@ -104,21 +103,14 @@ def find_finished(path: Path, kind: str, *expected: str) -> Folder | None:
     return folder
 
 
-def keep_finished(
-    path: Path,
-    kind: str,
-    own: str,
-    file: str,
-    tensors: Mapping[str, np.ndarray],
-    about: Mapping[str, Any] | None = None,
-) -> bool:
-    """Write finished work with this fingerprint, in one file; False, and a warning, if that is not possible.
+def keep_finished(path: Path, kind: str, own: str, write: Callable[[FolderWriter], None]) -> bool:
+    """Write finished work with this fingerprint; False, and a warning, if that is not possible.
 
     The work itself is not lost then: training continues with what is in memory.
     """
     try:
-        with finished_folder(path, kind, own, about) as folder:
-            folder.write_tensors(file, tensors)
+        with finished_folder(path, kind, own) as folder:
+            write(folder)
     except LabelwiseError as error:
         log.warning("%s; training continues, but if it is interrupted this part is trained again", error)
         return False
@@ -158,14 +150,9 @@ def fingerprint_in(path: Path, kind: str) -> str | None:
 
 Arrays = Mapping[str, np.ndarray]
 
-KIND, FILE, CUT = "finished part", "arrays.safetensors", "cut"
-"""Type of the folders of results, their file, and the key of their manifest that says which budget has cut them."""
+KIND, FILE = "finished part", "arrays.safetensors"
+"""Type of the folders of results, and their file."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-
-
-def as_made(value: Any) -> Any:
-    """A result that is the same before it is written and after it is read."""
-    return value
 
 
 class Stored(NamedTuple):
@@ -175,48 +162,29 @@ class Stored(NamedTuple):
     read: Callable[[Folder], Any]
     content: Callable[[Any], Sequence[Any]]
     """What a fingerprint takes."""
-    ready: Callable[[Any], Any] = as_made
-    """What was made, as it is after reading."""
 
 
 class Result(NamedTuple):
-    """What was made, and whether a budget has cut it short."""
+    """What was made, whether a budget has cut it short, and whether it is in a file."""
 
     value: Any
     is_cut: bool
+    is_written: bool = False
 
 
 def find_result(paths: Sequence[Path], own: str, budget: Budget, stored: Stored) -> Result | None:
     """The first result of this fingerprint; one that a budget has cut only under the same budget."""
     for path in paths:
-        held = find_finished(path, KIND, own, under(own, budget))
+        held = find_finished(path, KIND, own, fingerprint_by_budget(own, budget.seconds))
         if held is not None:
-            if held.manifest[KEY] != own:
+            is_cut = held.manifest[KEY] != own
+            if is_cut:
                 budget.end_early()
             try:
-                return Result(stored.read(held), held.manifest[KEY] != own)
+                return Result(stored.read(held), is_cut, is_written=True)
             except LabelwiseError as error:
                 log.warning("%s: not used: %s", path, error)
     return None
-
-
-def write_result(path: Path, own: str, result: Result, budget: Budget, stored: Stored) -> bool:
-    """Write a result; False, and a warning, if that is not possible: training continues with what is in memory."""
-    about = {}
-    if result.is_cut:
-        about = {CUT: {"seconds": budget.seconds, "content": fingerprint(*stored.content(result.value))}}
-    try:
-        with finished_folder(path, KIND, under(own, budget) if result.is_cut else own, about) as folder:
-            stored.write(folder, result.value)
-    except LabelwiseError as error:
-        log.warning("%s; training continues, but if it is interrupted this part is trained again", error)
-        return False
-    return True
-
-
-def under(own: str, budget: Budget) -> str:
-    """The fingerprint of a result that this budget has cut short."""
-    return fingerprint(own, "time budget", budget.seconds if math.isfinite(budget.seconds) else None)
 
 
 def flat(parts: Any) -> Sequence[Any]:
@@ -240,14 +208,8 @@ def _read_arrays(folder: Folder) -> Arrays:
     return folder.tensors(FILE)
 
 
-ARRAYS = Stored(_write_arrays, _read_arrays, flat, frozen)
+ARRAYS = Stored(_write_arrays, _read_arrays, flat)
 """Most results: named arrays in one file."""
-
-
-def checked_name(name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise ValueError(f"'{name}': names of stages and results are letters, digits, - and _")
-    return name
 
 
 # --- each ---
@@ -255,15 +217,11 @@ def checked_name(name: str) -> str:
 #
 # Missing ones are made here one group after the other, or by tasks elsewhere, which write them as files.
 
-Key = int | str
+Key = int
 LONGEST = 100
 """Characters of a name that is made of keys; longer ones are hashed."""
-RETRIES = 3
-"""How often results of tasks that cannot be read are made again."""
-
-
-class LostResultsError(LabelwiseError):
-    """Results of tasks could not be read, again and again."""
+WRITTEN = "written"
+"""Instead of a result that a task has written to its file."""
 
 
 @dataclass(frozen=True)
@@ -274,24 +232,27 @@ class Each:
     name: str
     make: Callable[[Any, Job, Any], Mapping[Any, Any]]
     folder: Path | None
-    of: Mapping[Any, Any]
+    own: Mapping[Key, str]
+    """Fingerprints of the results."""
     complete: bool
     stored: Stored
 
     def find(self, key: Key) -> Result | None:
         """A finished result; None if there is none."""
-        return (
-            None if self.folder is None else find_result(self._paths(key), self._own(key), self.job.budget, self.stored)
-        )
+        if self.folder is None:
+            return None
+        return find_result(self._paths(key), self.own[key], self.job.budget, self.stored)
 
     def keep(self, key: Key, result: Result) -> bool:
         """Write a result; one of another job under the same key is not replaced."""
         if self.folder is None:
             return False
-        own, (usual, whole, cut) = self._own(key), self._paths(key)
-        taken = fingerprint_in(usual, KIND) not in (None, under(own, self.job.budget) if result.is_cut else own)
-        return write_result(
-            (cut if result.is_cut else whole) if taken else usual, own, result, self.job.budget, self.stored
+        own, (path, *others) = self.own[key], self._paths(key)
+        fingerprints = own, fingerprint_by_budget(own, self.job.budget.seconds)
+        if fingerprint_in(path, KIND) not in (None, fingerprints[result.is_cut]):
+            path = others[result.is_cut]
+        return keep_finished(
+            path, KIND, fingerprints[result.is_cut], lambda folder: self.stored.write(folder, result.value)
         )
 
     def made_here(self, shared: Any, groups: Sequence[Sequence[Key]], n_keys: int, n_done: int) -> dict[Key, Result]:
@@ -306,104 +267,95 @@ class Each:
                 )  # fmt: skip
                 self.job.budget.end_early()
                 break
-            title = f"{self.name} {keys[0]}" if len(keys) == 1 else f"{self.name} {keys[0]} to {keys[-1]}"
+            first = n_done + sum(map(len, groups[:index])) + 1
+            last = f" to {first + len(keys) - 1}" if len(keys) > 1 else ""
             budget = self.job.budget.part(1 / (len(groups) - index), reserve=late)
-            with shown_stage(f"{title} of {n_keys}"):
+            with shown_stage(f"{self.name} {first}{last} of {n_keys}"):
                 made |= self.made_group(shared, keys, budget)
             late = budget.exceeded()
         return made
 
     def made_group(self, shared: Any, keys: Sequence[Key], budget: Budget) -> dict[Key, Result]:
         """Make a group of results in a stage of their own, and write them; its folder is removed then."""
-        name = "-".join([self.name, *(_text(key) for key in keys)])
+        name = "-".join([self.name, *(f"{key:03d}" for key in keys)])
         name = name if len(name) <= LONGEST else f"{self.name}-{fingerprint(list(keys))[:16]}"
-        folder = None if self.job.folder is None else self.job.folder / name
-        own = self.job.fingerprint("group", self.name, list(keys), *(part for key in keys for part in self._of(key)))
+        folder = None if self.unfinished is None else self.unfinished / name
+        own = self.job.fingerprint("group", self.name, *(self.own[key] for key in keys))
         count = budget.early_ends.count
-        below = f"{self.job.name}-{name}" if self.job.name else name
-        job = replace(self.job, folder=folder, budget=budget, identity=own, name=below, _names=set(), _before=[])
-        made = self.make(shared, job, keys)
+        made = self.make(shared, self.job._inner(name, own, folder, budget), keys)
         is_cut = on_rank_zero(lambda: budget.early_ends.count > count)
-        results = {key: Result(self.stored.ready(one), is_cut) for key, one in made.items() if one is not None}
+        results = {key: Result(one, is_cut) for key, one in made.items() if one is not None}
         for key in keys:
             if key not in results:
                 log.warning("%s %s has diverged: it is left out, and not saved as finished", self.name, key)
 
-        def keep() -> None:
-            written = [self.keep(key, result) for key, result in results.items()]
-            if folder is not None and all(written):
+        def keep() -> dict[Key, bool]:
+            written = {key: self.keep(key, result) for key, result in results.items()}
+            if folder is not None and all(written.values()):
                 shutil.rmtree(folder, ignore_errors=True)
+            return written
 
-        on_rank_zero(keep)
-        return results
+        written = on_rank_zero(keep)
+        return {key: result._replace(is_written=written[key]) for key, result in results.items()}
 
     def made_elsewhere(self, shared: Any, groups: Sequence[Sequence[Key]]) -> dict[Key, Result]:
         """Make groups by tasks; results that are written are read from their files, again if that is not possible."""
-        if self.job.budget.is_limited:
-            raise ConfigError(
-                f"{self.name}: a time budget is for one process, which measures its own pace; leave out time_budget or "
-                "--launcher"
-            )
+        self.job.budget.refuse_tasks(self.name)
         # absolute: a worker on another node need not have the driver's directory
         folder, below = (None if path is None else path.absolute() for path in (self.folder, self.job.folder))
-        plain = replace(self, folder=folder, job=replace(self.job, folder=below, log=_ignore, tasks=None))
+        plain = replace(self, folder=folder, job=replace(self.job, folder=below, log=ignore, tasks=None))
+        records: dict[Any, list[dict[str, Any]]] = {}
+
+        def read(keys: Sequence[Key], result: Any) -> dict[Key, Result | None] | None:
+            made, new = result
+            records[keys] = records.get(keys, []) + new  # of all attempts
+            written = {key: self.find(key) for key, one in made.items() if one == WRITTEN}
+            return None if None in written.values() else {**made, **written}
+
         done: dict[Key, Result] = {}
-        left = [tuple(keys) for keys in groups]
-        for _ in range(RETRIES + 1):
-            lost = []
-            with self.job.tasks.share((plain, shared)) as given:
-                for keys, (records, made) in self.job.tasks.map(_make_group, left, given, ordered=True):
-                    for record in records:
-                        self.job.log(**record)
-                    written = {key: self.find(key) for key in keys if made[key] == WRITTEN}
-                    done |= {key: one for key, one in {**made, **written}.items() if isinstance(one, Result)}
-                    if None in written.values():
-                        lost.append(keys)
-            left = lost
-            if not left:
-                return done
-        raise LostResultsError(f"{self.folder}: results could not be read, {RETRIES + 1} times")
+        items = [tuple(keys) for keys in groups]
+        with self.job.tasks.share((plain, shared)) as given:
+            for keys, found in self.job.tasks.map(_make_group, items, given, ordered=True, read=read):
+                for record in records[keys]:
+                    self.job.log(**record)
+                done |= {key: one for key, one in found.items() if one is not None}
+        return done
 
-    def _own(self, key: Key) -> str:
-        return self.job.fingerprint("each", self.name, key, *self._of(key))
+    @property
+    def unfinished(self) -> Path | None:
+        """The folder of unfinished work of groups."""
+        return None if self.job.folder is None else self.job.folder / f"{self.name}-unfinished"
 
-    def _of(self, key: Key) -> Sequence[Any]:
-        return flat(self.of.get(key, ()))
+    def remove_unfinished(self, all_finished: bool) -> None:
+        """Remove the folder of unfinished work, with that of groups that keys were dealt to otherwise before."""
+        if self.unfinished is not None and (all_finished or not any(self.unfinished.glob("*"))):
+            shutil.rmtree(self.unfinished, ignore_errors=True)
 
     def _paths(self, key: Key) -> list[Path]:
         """Folders of a result: its key or, if another job has taken that, with a hash: of a whole result, a cut one."""
-        path, own = Path(str(self.folder)) / _text(key), self._own(key)
-        return [path, *(path.with_name(f"{path.name}-{one[:8]}") for one in (own, under(own, self.job.budget)))]
+        path, own = Path(str(self.folder)) / f"{key:03d}", self.own[key]
+        hashes = own, fingerprint_by_budget(own, self.job.budget.seconds)
+        return [path, *(path.with_name(f"{path.name}-{one[:8]}") for one in hashes)]
 
 
-WRITTEN = "written"
-"""Instead of a result that a task has written to its file."""
-
-
-def _make_group(given: tuple[Each, Any], keys: Sequence[Key]) -> tuple[list[dict[str, Any]], dict[Key, Any]]:
-    """A task: make a group, unless an attempt before has done so; returns records of its log, and the results."""
+def _make_group(given: tuple[Each, Any], keys: Sequence[Key]) -> tuple[dict[Key, Any], list[dict[str, Any]]]:
+    """A task: make a group, unless an attempt before has done so; returns the results, and records of its log."""
     work, shared = given
     records: list[dict[str, Any]] = []
     work = replace(work, job=replace(work.job, log=lambda **numbers: records.append(numbers)))
     found = {key: work.find(key) for key in keys}
     missing = [key for key in keys if found[key] is None]
-    made = work.made_group(shared, missing, work.job.budget) if missing else {}
-    results = {key: WRITTEN if work.find(key) is not None else made.get(key) for key in keys}
-    return records, results
-
-
-def _text(key: Key) -> str:
-    return f"{key:03d}" if isinstance(key, int) else checked_name(key)
-
-
-def _ignore(**_numbers: Any) -> None:
-    pass
+    if missing:
+        found |= work.made_group(shared, missing, work.job.budget)
+    return {key: WRITTEN if one is not None and one.is_written else one for key, one in found.items()}, records
 
 
 Made = TypeVar("Made")
 
 SAMPLED = "documents"
 """Name of the result of `some`."""
+NOTED = 0.05
+"""A time budget that is exceeded by more than this fraction is reported."""
 PROBE, HELD_OUT = 128, 0.1
 """Documents whose preparation is timed, and the fraction of its time for documents that are not to train on."""
 
@@ -454,38 +406,31 @@ class Job:
         self._claim(name)
         folder = None if self.folder is None else self.folder / name
         own = self.fingerprint("stage", name) if self.identity else ""
-        below = f"{self.name}-{name}" if self.name else name
-        inner = replace(
-            self, folder=folder, budget=self.budget.part(share), identity=own, name=below, _names=set(), _before=[]
-        )
+        inner = self._inner(name, own, folder, self.budget.part(share))
         with shown_stage(title):
             yield inner
         self._before.extend(inner._before)
 
-    def kept(self, name: str, make: Callable[[], Arrays], *, of: Any = ()) -> Arrays:
-        """A result from disk, or made by rank 0 and written; the same read-only arrays on all ranks.
-
-        `of` are arrays that it follows from and that this job has not made: a mapping, or a sequence of arrays, tensors
-        and JSON values.
-        """
-        result = self._kept(name, make, of)
+    def kept(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+        """A result from disk, or made by rank 0 and written; the same read-only arrays on all ranks."""
+        result = self._kept(name, make)
         self.follow(*flat(result.value))
         return result.value
 
     def each(
         self,
         name: str,
-        keys: Sequence[Any],
+        keys: Sequence[Key],
         make: Callable[[Any, Job, Any], Mapping[Any, Any]],
         shared: Any = None,
         *,
         group: int = 1,
-        of: Mapping[Any, Any] | None = None,
+        of: Mapping[Key, Sequence[Any]] | None = None,
         folder: Path | None = None,
         train: bool = True,
         complete: bool = False,
         stored: Stored = ARRAYS,
-    ) -> dict[Any, Any]:
+    ) -> dict[Key, Any]:
         """Results by key, those that are missing made in groups by `make(shared, job, keys)`.
 
         They do not depend on each other, so that any process may make any of them. Where time is spent, those left are
@@ -514,15 +459,10 @@ class Job:
         self._claim(name)
         if folder is not None and not self.identity:
             raise ValueError("results in a folder need the identity of their job")
-        work = Each(
-            self,
-            name,
-            make,
-            folder or (None if self.folder is None else self.folder / name),
-            of or {},
-            complete,
-            stored,
-        )
+        if folder is None and self.folder is not None:
+            folder = self.folder / name
+        own = {key: self.fingerprint("each", name, key, *(of or {}).get(key, ())) for key in keys}
+        work = Each(self, name, make, folder, own, complete, stored)
         done = self._on_rank_zero(lambda: {key: found for key in keys if (found := work.find(key)) is not None})
         if done:
             log.info("%s: %d of %d are already finished", name, len(done), len(keys))
@@ -533,6 +473,7 @@ class Job:
         else:
             done |= work.made_here(shared, groups, n_keys=len(keys), n_done=len(done))
         found = {key: done[key] for key in keys if key in done}
+        on_rank_zero(lambda: work.remove_unfinished(all_finished=all(key in found for key in keys)))
         for key, result in found.items():
             self.follow(key, *stored.content(result.value))
         return {key: result.value for key, result in found.items()}
@@ -572,10 +513,15 @@ class Job:
 
     # --- small parts ---
 
+    def _inner(self, name: str, identity: str, folder: Path | None, budget: Budget) -> Job:
+        below = f"{self.name}-{name}" if self.name else name
+        return replace(self, folder=folder, budget=budget, identity=identity, name=below, _names=set(), _before=[])
+
     def _claim(self, name: str) -> None:
         if self.folder is not None and not self.identity:
             raise ValueError("a job with a folder needs an identity, or it would use the results of other jobs")
-        checked_name(name)
+        if not NAME.fullmatch(name):
+            raise ValueError(f"'{name}': names of stages and results are letters, digits, - and _")
         if name in self._names:
             raise ValueError(f"the name '{name}' is used twice in {self.folder or 'one job'}")
         self._names.add(name)
@@ -589,20 +535,22 @@ class Job:
         self.budget.early_ends.count = count + cuts
         return made
 
-    def _kept(self, name: str, make: Callable[[], Arrays], of: Any = ()) -> Result:
+    def _kept(self, name: str, make: Callable[[], Arrays]) -> Result:
         self._claim(name)
+        if self.folder is None:
+            return self._on_rank_zero(lambda: self._watched(make))
+        own, path = self.fingerprint("kept", name), self.folder / name
 
         def found_or_made() -> Result:
-            if self.folder is None:
-                return self._watched(make)
-            own, path = self.fingerprint("kept", name, *flat(of)), self.folder / name
             found = find_result([path], own, self.budget, ARRAYS)
-            if found is None:
-                found = self._watched(make)
-                for leftover in path.parent.glob(f".{name}.new-*"):
-                    shutil.rmtree(leftover, ignore_errors=True)  # left half written by a kill
-                write_result(path, own, found, self.budget, ARRAYS)
-            return found
+            if found is not None:
+                return found
+            made = self._watched(make)
+            for leftover in path.parent.glob(f".{name}.new-*"):
+                shutil.rmtree(leftover, ignore_errors=True)  # left half written by a kill
+            kept_as = fingerprint_by_budget(own, self.budget.seconds) if made.is_cut else own
+            keep_finished(path, KIND, kept_as, lambda folder: ARRAYS.write(folder, made.value))
+            return made
 
         return self._on_rank_zero(found_or_made)
 
@@ -633,8 +581,25 @@ def limited_time(job: Job, seconds: float | None, begin: float | None = None) ->
     fit is done.
     """
     record = None if job.folder is None or rank() > 0 else job.folder / RECORD_FILE
-    with spending(job.budget, seconds, record, begin) as budget:
+    budget = job.budget.limited(seconds, record, begin)
+    own = budget.records[len(job.budget.records) :]
+    if any(one.before for one in own):
+        log.info("time budget: %s of %s were spent before", duration(sum(r.before for r in own)), duration(seconds))
+    try:
         yield replace(job, budget=budget, _names=set(), _before=[])
+    except BaseException:
+        for one in own:
+            one.write_if_old()
+        raise
+    for one in own:
+        one.remove()
+    if budget.is_limited and budget.exceeded() > NOTED * budget.seconds:
+        log.warning(
+            "time budget of %s: training ended %s late; what a model cannot do without, such as reading its texts and "
+            "one step of each stage, is done in any case",
+            budget,
+            duration(budget.exceeded()),
+        )
 
 
 def _affordable(data: Any, prepare: Callable[[Any], Any], budget: Budget) -> int:

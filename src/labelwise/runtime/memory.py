@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from labelwise.runtime.threads import control_groups
+
 NO_LIMIT = 1 << 60
 """Control groups without a limit report a number at least this large."""
 
@@ -28,20 +30,13 @@ def _of_system(root: Path) -> int | None:
 
 
 def _of_groups(root: Path) -> list[int]:
-    """Free bytes in each control group of this process, for cgroups v1 and v2."""
+    """Free bytes in each control group of this process."""
     available = []
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        base = root / "sys/fs/cgroup" / ("memory" if controllers else "")
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
-        group = Path(path.lstrip("/"))
-        for folder in (base / group, *(base / above for above in group.parents)):
-            limit, used = (_number(folder / name) for name in names)
-            if limit is not None and used is not None and limit < NO_LIMIT:
-                available.append(limit - used + _file_cache(folder / "memory.stat"))
+    for group, is_version_1 in control_groups("memory", root):
+        names = ("limit_in_bytes", "usage_in_bytes") if is_version_1 else ("max", "current")
+        limit, used = (_number(group / f"memory.{name}") for name in names)
+        if limit is not None and used is not None and limit < NO_LIMIT:
+            available.append(limit - used + _file_cache(group / "memory.stat"))
     return available
 
 

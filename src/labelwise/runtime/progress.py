@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from labelwise.formatting import duration, printable, size
 
@@ -115,7 +116,7 @@ class Progress:
         """Amount of this progress that the work inside has done so far."""
         self.in_part: float | None = None
         self.on_terminal = sys.stderr is not None and sys.stderr.isatty()
-        self.bar: _Bar | None = None
+        self.bar: Any = None
 
     def __call__(self, amount: float) -> None:
         self.done += amount
@@ -146,9 +147,9 @@ class Progress:
         now = time.monotonic()
         if self.on_terminal:
             if self.bar is None and now - self.begin >= DELAY_SECONDS:
-                self.bar = _Bar(self.what, self.total, self.unit)
+                self.bar = _bar(self.what, self.total, self.unit)
             if self.bar is not None:
-                self.bar.show(self.done + self.inner)
+                self.bar.update(self.bar.task_ids[0], completed=self.done + self.inner)
         elif now - self.said >= LINE_SECONDS:
             self.said = now
             log.info("%s", self._line(now))
@@ -174,7 +175,7 @@ class Progress:
     def close(self) -> None:
         """Remove the bar."""
         if self.bar is not None:
-            self.bar.close()
+            self.bar.stop()
 
 
 def _count(amount: float) -> str:
@@ -188,46 +189,19 @@ def _about(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 3570 else duration(60 * round(seconds / 60))
 
 
-class _Bar:
-    """A bar of rich on standard error."""
+def _bar(what: str, total: float | None, unit: str) -> Any:
+    """A bar of rich on standard error, for one task."""
+    from rich import progress as rich
+    from rich.console import Console
 
-    def __init__(self, what: str, total: float | None, unit: str) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            MofNCompleteColumn,
-            ProgressColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-        from rich.progress import Progress as Display
-
-        counts: list[ProgressColumn] = [MofNCompleteColumn()]
-        if unit == "bytes":
-            counts = [DownloadColumn(), TransferSpeedColumn()]
-        elif unit == "work":
-            counts = [TextColumn("{task.percentage:>3.0f} %")]
-        self.display = Display(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            *counts,
-            TimeElapsedColumn(),
-            TextColumn("elapsed,"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self.task = self.display.add_task(what, total=total)
-        self.display.start()
-
-    def show(self, done: float) -> None:
-        """Draw the bar at this amount."""
-        self.display.update(self.task, completed=done)
-
-    def close(self) -> None:
-        """Remove the bar."""
-        self.display.stop()
+    counts: list[rich.ProgressColumn] = [rich.MofNCompleteColumn()]
+    if unit == "bytes":
+        counts = [rich.DownloadColumn(), rich.TransferSpeedColumn()]
+    elif unit == "work":
+        counts = [rich.TextColumn("{task.percentage:>3.0f} %")]
+    before = rich.TextColumn("{task.description}"), rich.BarColumn(), *counts
+    after = rich.TimeElapsedColumn(), rich.TextColumn("elapsed,"), rich.TimeRemainingColumn(), rich.TextColumn("left")
+    bar = rich.Progress(*before, *after, console=Console(stderr=True), transient=True)
+    bar.add_task(what, total=total)
+    bar.start()
+    return bar

@@ -41,7 +41,7 @@ BUCKET_BYTES = 25 << 20
 DENSE, SPARSE = 1, 2
 
 _local = threading.local()
-_left = False
+_alone = False
 
 
 def rank() -> int:
@@ -190,16 +190,10 @@ def is_distributed() -> bool:
 # --- what rank 0 decides or computes ---
 
 
-def leave_ranks() -> None:
-    """Let this process work alone from now on: the other ranks wait, or have ended."""
-    global _left
-    _left = True
-
-
-def rejoin_ranks() -> None:
-    """Let this process work with the other ranks again, which wait for it."""
-    global _left
-    _left = False
+def work_alone(alone: bool) -> None:
+    """Let this process work alone from now on, while other ranks wait or have ended, or with those again that wait."""
+    global _alone
+    _alone = alone
 
 
 def on_rank_zero(make: Callable[[], T]) -> T:
@@ -207,7 +201,7 @@ def on_rank_zero(make: Callable[[], T]) -> T:
 
     `make` may call what itself uses this function: it then runs on rank 0 alone.
     """
-    if n_ranks() == 1 or _left or getattr(_local, "inside", False):
+    if n_ranks() == 1 or _alone or getattr(_local, "inside", False):
         return make()
     join_ranks()
     from torch.distributed import broadcast_object_list
@@ -480,9 +474,7 @@ class Ranks:
         distributed.all_reduce(total)
         return total
 
-    def on_rank_zero(self, make: Callable[[], Any]) -> Any:
-        """The result of `make` on rank zero, on all ranks; the others wait."""
-        return make() if self.world_size == 1 else on_rank_zero(make)
+    on_rank_zero = staticmethod(on_rank_zero)
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Copy tensors from rank zero to all ranks, in place."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import io
 import logging
 import multiprocessing
 import os
+import pickle
 import platform
 import secrets
 import shutil
@@ -27,27 +29,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
-from scipy import sparse
 
 from labelwise import __version__
-from labelwise.errors import (
-    ConfigError,
-    DataError,
-    LabelwiseError,
-    MissingDependencyError,
-    ModelFormatError,
-    did_you_mean,
-)
-from labelwise.io.tensors import TYPE_NAMES, map_tensors, write_tensor_file
+from labelwise.errors import ConfigError, DataError, LabelwiseError, MissingDependencyError, did_you_mean
+from labelwise.io.atomic import replacing
 from labelwise.runtime.device import requested_device, using_device
 from labelwise.runtime.threads import available_threads, using_threads
-from labelwise.strings import Strings
 
 log = logging.getLogger("labelwise")
 
@@ -58,6 +52,8 @@ RETRIES = 3
 """How often a task runs again after its worker has died, or when its files cannot be read."""
 MAPPED_BYTES = 1 << 20
 """Shared values with at least so many bytes in arrays are written to a file."""
+ALIGNED = 64
+"""Arrays begin at multiples of so many bytes in that file."""
 FILES_AT_ONCE = 8
 """Files of shared values that a worker keeps mapped."""
 TOKEN = "token"
@@ -78,15 +74,14 @@ class Shared:
     """A value for many tasks; it may be part of another one."""
 
     value: Any
-    """Without its arrays, if they are in a file."""
+    """Pickled without its arrays, if they are in a file."""
     path: Path | None = None
+    sizes: tuple[int, ...] = ()
+    """Bytes of the arrays in the file."""
 
     def open(self) -> Any:
         """The value, with read-only arrays if they are in a file."""
-        if self.path is None:
-            return self.value
-        arrays = _mapped(self.path)
-        return _with_arrays(self.value, lambda part: arrays[part.name] if isinstance(part, _Stored) else part)
+        return self.value if self.path is None else pickle.loads(self.value, buffers=_mapped(self.path, self.sizes))
 
     def __enter__(self) -> Self:
         return self
@@ -101,59 +96,44 @@ class Shared:
                 self.path.unlink(missing_ok=True)
 
 
-class _Stored(NamedTuple):
-    """Where an array was: its name in the file."""
+class _Pickler(pickle.Pickler):
+    """Leaves the contents of all arrays to its caller, also of those that are mapped or not contiguous."""
 
-    name: str
+    PROTOCOL = 5
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, np.memmap) or (isinstance(value, np.ndarray) and not value.flags.forc):
+            return np.asarray(value, order="C").__reduce_ex__(self.PROTOCOL)
+        return NotImplemented
 
 
 def shared_value(value: Any, folder: Path | None) -> Shared:
     """Write the arrays of a value to a new file in the folder, if they are large."""
-    arrays: dict[int, np.ndarray] = {}
-
-    def stored(part: Any) -> Any:
-        if not isinstance(part, np.ndarray) or part.dtype.name not in TYPE_NAMES:
-            return part
-        arrays[id(part)] = part
-        return _Stored(str(id(part)))
-
-    rest = _with_arrays(value, stored)
-    if folder is None or sum(array.nbytes for array in arrays.values()) < MAPPED_BYTES:
+    if folder is None:
         return Shared(value)
-    path = folder / f"{secrets.token_hex(16)}.safetensors"
-    try:
-        write_tensor_file(path, {str(key): array for key, array in arrays.items()})
-    except OSError as error:
-        raise DataError(f"cannot be written for the workers: {error.strerror or error}", path) from error
-    return Shared(rest, path)
+    rest, arrays = io.BytesIO(), list[pickle.PickleBuffer]()
+    _Pickler(rest, _Pickler.PROTOCOL, buffer_callback=arrays.append).dump(value)
+    sizes = tuple(array.raw().nbytes for array in arrays)
+    if sum(sizes) < MAPPED_BYTES:
+        return Shared(value)
+    path = folder / f"{secrets.token_hex(16)}.arrays"
+    with replacing(path, binary=True, follow=False) as file:
+        for array, size in zip(arrays, sizes, strict=True):
+            file.write(array.raw())
+            file.write(bytes(-size % ALIGNED))
+    return Shared(rest.getvalue(), path, sizes)
 
 
 @lru_cache(FILES_AT_ONCE)
-def _mapped(path: Path) -> dict[str, np.ndarray]:
+def _mapped(path: Path, sizes: tuple[int, ...]) -> list[np.ndarray]:
+    ends = list(accumulate(size + -size % ALIGNED for size in sizes))
     try:
-        return map_tensors(path)
-    except ModelFormatError as error:
-        raise DataError(f"a worker sees other contents than were written, or not all of them: {error}", path) from None
+        if path.stat().st_size != ends[-1]:
+            raise DataError("a worker sees other contents than were written, or not all of them", path)
+        content = np.asarray(np.memmap(path, np.uint8, "r"))
     except OSError as error:
         raise DataError(f"cannot be read by a worker: {error.strerror or error}", path) from None
-
-
-def _with_arrays(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The value with every array changed that is in its containers, dataclasses, matrices and strings."""
-    if isinstance(value, np.ndarray | _Stored):
-        return change(value)
-    if type(value) is dict:
-        return {key: _with_arrays(part, change) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        parts = [_with_arrays(part, change) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    plain = type(value).__reduce__ is object.__reduce__ and not isinstance(value, type | Shared)
-    if not plain or not (is_dataclass(value) or sparse.issparse(value) or isinstance(value, Strings)):
-        return value
-    changed = copy.copy(value)
-    for name in ("buffer", "starts", "ends") if isinstance(value, Strings) else list(vars(changed)):
-        object.__setattr__(changed, name, _with_arrays(getattr(value, name), change))
-    return changed
+    return [content[begin : begin + size] for begin, size in zip([0, *ends], sizes, strict=False)]
 
 
 # --- how a task runs ---
@@ -180,7 +160,7 @@ class Terms:
     device: str
     folder: Path | None = None
     token: str = ""
-    directory: Path | None = None
+    directory: Path = Path()
 
     def check(self) -> None:
         """Raise in a worker that does not fit."""
@@ -214,10 +194,8 @@ def own_version() -> str:
 @cache
 def _accept(terms: Terms) -> None:
     terms.check()
-    if terms.directory is not None:
-        # workers of Ray begin in the directory of their node; a node may lack this one if all paths are absolute
-        with suppress(OSError):
-            os.chdir(terms.directory)
+    with suppress(OSError):  # workers of Ray begin in the directory of their node; it is not needed for absolute paths
+        os.chdir(terms.directory)
 
 
 def run_task(terms: Terms, function: Callable, shared: Shared | None, item: Any) -> tuple[Any, Exception | None]:
@@ -226,21 +204,15 @@ def run_task(terms: Terms, function: Callable, shared: Shared | None, item: Any)
         _accept(terms)
         with using_threads(terms.threads), using_device(terms.device):
             return function(None if shared is None else shared.open(), item), None
-    except LabelwiseError as error:
-        return None, error if _is_portable(error) else LabelwiseError(str(error))
     except Exception as error:
-        error = error if _is_portable(error) else RuntimeError(repr(error))
-        error.add_note(f"In a worker:\n{traceback.format_exc()}")
+        is_ours, trace = isinstance(error, LabelwiseError), traceback.format_exc()
+        try:
+            copy.copy(error)  # from its arguments, as it will be made again in the other process
+        except Exception:
+            error = LabelwiseError(str(error)) if is_ours else RuntimeError(repr(error))
+        if not is_ours:
+            error.add_note(f"In a worker:\n{trace}")
         return None, error
-
-
-def _is_portable(error: Exception) -> bool:
-    """Whether an error can be made again from its arguments, as in the other process."""
-    try:
-        copy.copy(error)
-    except Exception:
-        return False
-    return True
 
 
 class Tasks:
@@ -359,7 +331,7 @@ class Processes(Tasks):
     def __init__(self, count: int, terms: Terms) -> None:
         self.slots, self.terms, self.folder = count, terms, terms.folder
         self._pool: ProcessPoolExecutor | None = None
-        self._workers: list[_Worker] = []
+        self._workers: list[Any] = []
 
     def __enter__(self) -> Self:
         return self
@@ -374,23 +346,21 @@ class Processes(Tasks):
         return 2 * self.slots
 
     def _submit(self, function: Callable, shared: Shared | None, item: Any) -> Future:
-        if self._pool is None:
-            job: Any = copy.copy(SPAWN)
-            job.Process = self._new_worker
-            with _inherited(self.terms.threads):  # by a process of multiprocessing's own
+        with _inherited(self.terms.threads):  # a pool begins its processes when they are needed
+            if self._pool is None:
+                job: Any = copy.copy(SPAWN)
+                job.Process = self._new_worker
                 self._pool = ProcessPoolExecutor(self.slots, job, _begin_worker)
-        try:
-            return self._pool.submit(run_task, self.terms, function, shared, item)
-        except BrokenProcessPool as error:  # a worker has died since the last result
-            failed: Future = Future()
-            failed.set_exception(error)
-            return failed
+            try:
+                return self._pool.submit(run_task, self.terms, function, shared, item)
+            except BrokenProcessPool as error:  # a worker has died since the last result
+                failed: Future = Future()
+                failed.set_exception(error)
+                return failed
 
-    def _new_worker(self, *args: Any, **options: Any) -> _Worker:
-        worker = _Worker(*args, **options)
-        worker.threads = self.terms.threads
-        self._workers.append(worker)
-        return worker
+    def _new_worker(self, *args: Any, **options: Any) -> Any:
+        self._workers.append(SPAWN.Process(*args, **options))
+        return self._workers[-1]
 
     def _take_lost(self, running: dict[Future, Any]) -> tuple[list[Any], str]:
         """A pool that has lost a worker gives up all its tasks; the next one begins another pool."""
@@ -421,16 +391,6 @@ def _has_lost_worker(future: Future) -> bool:
 
 
 SPAWN = multiprocessing.get_context("spawn")
-
-
-class _Worker(SPAWN.Process):
-    """A worker process."""
-
-    threads: int
-
-    def start(self) -> None:
-        with _inherited(self.threads):
-            super().start()
 
 
 _start_lock = threading.Lock()
@@ -731,7 +691,14 @@ class Launcher:
         token, cpus = secrets.token_hex(16), self.task_cpus or task_cpus or 1
         try:
             if folder is not None:
-                folder = _new_folder(folder.absolute(), token)
+                folder = folder.absolute()
+                try:
+                    folder.mkdir(parents=True)
+                    (folder / TOKEN).write_text(token, encoding="ascii")
+                except OSError as error:
+                    raise DataError(
+                        f"the folder for tasks cannot be created: {error.strerror or error}", folder
+                    ) from error
             terms = Terms(own_version(), cpus, requested_device(), folder, token, Path.cwd())
             with (
                 Processes(self.workers or max(1, available_threads() // cpus), terms)
@@ -742,19 +709,3 @@ class Launcher:
         finally:
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _new_folder(folder: Path, token: str) -> Path:
-    try:
-        folder.mkdir(parents=True)
-        (folder / TOKEN).write_text(token, encoding="ascii")
-    except OSError as error:
-        raise DataError(f"the folder for tasks cannot be created: {error.strerror or error}", folder) from error
-    return folder
-
-
-def refuse_time_budget(what: str) -> None:
-    """Raise where a time budget would divide work that runs at the same time elsewhere."""
-    raise ConfigError(
-        f"{what}: a time budget is for one process, which measures its own pace; leave out time_budget or --launcher"
-    )

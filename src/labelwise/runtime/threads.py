@@ -51,36 +51,41 @@ def available_threads() -> int:
 
 
 @cache
-def cpu_quota(mounted: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
+def cpu_quota(root: Path = Path("/")) -> float:
     """CPUs that the control group of this process may use, at least 1, rounded up; infinite without a limit.
 
     Containers are limited by it (`--cpus 2`), and the number of cores says nothing of that.
     """
-    limits = [math.inf]
+    return min((_cpus_of(*group) for group in control_groups("cpu", root)), default=math.inf)
+
+
+def control_groups(controller: str, root: Path = Path("/")) -> list[tuple[Path, bool]]:
+    """Folders of the control groups of this process and of those above them, and whether each is of version 1."""
+    found = []
     with suppress(OSError, ValueError):
-        for line in own.read_text(encoding="utf-8").splitlines():
+        for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
-            if controllers and "cpu" not in controllers.split(","):
+            if controllers and controller not in controllers.split(","):
                 continue
-            top = mounted / "cpu" if controllers else mounted
+            top = root / "sys/fs/cgroup" / (controller if controllers else "")
             inside = top / path.lstrip("/")
-            folders = [folder for folder in (inside, *inside.parents) if folder.is_relative_to(top)]
-            limits += [limit for folder in folders if (limit := _limit_of(folder)) is not None]
-    return min(limits)
+            folders = (folder for folder in (inside, *inside.parents) if folder.is_relative_to(top))
+            found += [(folder, bool(controllers)) for folder in folders]
+    return found
 
 
-def _limit_of(folder: Path) -> float | None:
-    """The CPUs that one control group allows, of version 2 or 1; None if it says nothing."""
+def _cpus_of(group: Path, is_version_1: bool) -> float:
+    """The CPUs that one control group allows; infinite if it says nothing."""
     with suppress(OSError, ValueError):
-        if (folder / "cpu.max").exists():
-            quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
-        else:
+        if is_version_1:
             quota, period = (
-                (folder / f"cpu.cfs_{name}_us").read_text(encoding="ascii").strip() for name in ("quota", "period")
+                (group / f"cpu.cfs_{name}_us").read_text(encoding="ascii").strip() for name in ("quota", "period")
             )
+        else:
+            quota, period = (group / "cpu.max").read_text(encoding="ascii").split()
         if quota not in ("max", "-1"):
             return max(1, math.ceil(int(quota) / int(period)))
-    return None
+    return math.inf
 
 
 def set_threads(count: int | None) -> None:
