@@ -377,8 +377,7 @@ def train_chunks(level: Level, task: ChunkTask) -> None:
     features, norms = level.examples.open()
     trainer = LevelTrainer(features, norms, level.target, level.settings, level.seed)
     parts = trainer.train_pieces([level.pieces[first] for first in task.firsts], "chunks")
-    tensors = _to_tensors({(level.depth, first): part for first, part in parts.items()})
-    written = keep_finished(task.path, CHUNKS, task.fingerprint, CHUNKS_FILE, tensors)
+    written = write_shard(task.path, task.fingerprint, {(level.depth, first): part for first, part in parts.items()})
     if not written and read_shard(task.path, task.fingerprint) is None:  # nor by another process in the meantime
         raise DataError("finished chunks cannot be written", task.path)
 
@@ -479,7 +478,7 @@ class ChunkShards:
         if not parts or self._failed:
             return
         begin = time.monotonic()
-        self._failed = not _kept(self.new_path(), self.fingerprint, parts)
+        self._failed = not write_shard(self.new_path(), self.fingerprint, parts)
         end = time.monotonic()
         self._due = end + max(MIN_INTERVAL, (end - begin) / WRITE_FRACTION)
 
@@ -488,6 +487,12 @@ class ChunkShards:
         with self._lock:
             self.number += 1
             return self.folder / f"{CHUNKS}-{self.number - 1:06d}"
+
+
+def write_shard(path: Path, fingerprint: str, parts: Mapping[Key, ChunkPart]) -> bool:
+    """Write finished chunks; False, and a warning, if that is not possible."""
+    tensors = _to_tensors(parts)
+    return keep_finished(path, CHUNKS, fingerprint, lambda folder: folder.write_tensors(CHUNKS_FILE, tensors))
 
 
 def read_shard(path: Path, fingerprint: str) -> dict[Key, ChunkPart] | None:
