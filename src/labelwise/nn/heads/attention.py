@@ -310,7 +310,7 @@ class _AttentionPass:
             gradients.masked_fill_(empty, 0)
         if self.state_gradients is not None:
             of_views = self.head.output.block_backward(sums[1:], gradients, kept, labels, buffers)
-            self._backward(block, buffers, sums[0], states, rows, weights, of_views, self.state_gradients)
+            self._backward(block, buffers, sums[0], (states, rows, weights), of_views)
         return float(losses.sum()) * self.scale
 
     def _targets_of(self, block: _Block, targets: Targets | Tensor) -> Tensor:
@@ -325,17 +325,12 @@ class _AttentionPass:
         return dense
 
     def _backward(
-        self,
-        block: _Block,
-        buffers: Buffers,
-        table_sums: Tensor,
-        states: Tensor,
-        rows: Tensor,
-        weights: Tensor,
-        of_views: Tensor,
-        of_states: Tensor,
+        self, block: _Block, buffers: Buffers, sums: Tensor, kept: Sequence[Tensor], of_views: Tensor
     ) -> None:
         """Gradients of states and label vectors from those of the views."""
+        states, rows, weights = kept
+        of_states = self.state_gradients
+        assert of_states is not None
         documents, labels = block.documents, block.labels
         target = of_states[documents, : block.words]
         if labels.start == 0:
@@ -348,10 +343,10 @@ class _AttentionPass:
         target.baddbmm_(gradients.mT, rows)
         if self.row_index is None:
             for own, state in zip(gradients, states, strict=True):
-                table_sums[labels].addmm_(own, state)
+                sums[labels].addmm_(own, state)
         else:
             of_rows = torch.bmm(gradients, states, out=buffers.get("row gradients", *rows.shape))
-            table_sums.index_add_(0, self.row_index[documents, labels].reshape(-1), of_rows.flatten(0, 1))
+            sums.index_add_(0, self.row_index[documents, labels].reshape(-1), of_rows.flatten(0, 1))
 
     def _rows(self, block: _Block, buffers: Buffers) -> Tensor:
         """The label vectors of a block [documents, labels, width]."""
@@ -367,13 +362,7 @@ class _AttentionLoss(torch.autograd.Function):
     """The mean loss, with all gradients computed in the forward pass."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        given: tuple[Attention, Tensor, Targets | Tensor, Tensor | None],
-        states: Tensor,
-        weight: Tensor,
-        *output: Tensor,
-    ) -> Tensor:
+    def forward(ctx: Any, given: Any, states: Tensor, weight: Tensor, *output: Tensor) -> Tensor:
         head, lengths, targets, candidates = given
         buffers = head.pool.acquire(states.device) if any(ctx.needs_input_grad) else None
         gradients = None if buffers is None else buffers.get("state gradients", *states.shape)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,13 +37,13 @@ def make_loss(config: LossConfig) -> ScoreLoss:
     """The loss of a config; softmax is no loss of single scores."""
     if config.name == "bce":
         return ScoreLoss(_bce_positive, _bce_negative)
-    if config.name == "hinge":
-        return ScoreLoss(_hinge, _mirrored(_hinge))
-    if config.name == "squared_hinge":
-        return ScoreLoss(_squared_hinge, _mirrored(_squared_hinge))
-    if config.name == "focal":
-        return ScoreLoss(_focal(config.focus), _mirrored(_focal(config.focus)))
-    return ScoreLoss(_focal(config.focus_positive), _shifted_negative(config.focus_negative, config.shift))
+    if config.name == "asymmetric":
+        positive, focus = partial(_focal, focus=config.focus_positive), config.focus_negative
+        if config.shift:
+            return ScoreLoss(positive, partial(_shifted_negative, focus=focus, shift=config.shift))
+        return ScoreLoss(positive, _mirrored(partial(_focal, focus=focus)))
+    positives = {"hinge": _hinge, "squared_hinge": _squared_hinge, "focal": partial(_focal, focus=config.focus)}
+    return ScoreLoss(positives[config.name], _mirrored(positives[config.name]))
 
 
 def _mirrored(positive: ScoreFunction) -> ScoreFunction:
@@ -73,33 +74,24 @@ def _squared_hinge(scores: Tensor) -> tuple[Tensor, Tensor]:
     return gap * gap, -2 * gap
 
 
-def _focal(focus: float) -> ScoreFunction:
-    def part(scores: Tensor) -> tuple[Tensor, Tensor]:
-        cost = functional.softplus(-scores)  # -log p
-        missing = torch.sigmoid(-scores)  # 1 - p
-        weight = missing**focus
-        return weight * cost, -weight * (focus * (1 - missing) * cost + missing)
-
-    return part
+def _focal(scores: Tensor, focus: float) -> tuple[Tensor, Tensor]:
+    cost = functional.softplus(-scores)  # -log p
+    missing = torch.sigmoid(-scores)  # 1 - p
+    weight = missing**focus
+    return weight * cost, -weight * (focus * (1 - missing) * cost + missing)
 
 
-def _shifted_negative(focus: float, shift: float) -> ScoreFunction:
+def _shifted_negative(scores: Tensor, focus: float, shift: float) -> tuple[Tensor, Tensor]:
     """Focal on a probability lowered by `shift`: (p - shift)^focus * -log(1 - p + shift)."""
-    if shift == 0:
-        return _mirrored(_focal(focus))
-
-    def part(scores: Tensor) -> tuple[Tensor, Tensor]:
-        probability = torch.sigmoid(scores)
-        lowered = (probability - shift).clamp_min(0)
-        cost = -torch.log1p(-lowered)
-        weight = lowered**focus
-        derivative = weight / (1 - lowered)  # by the probability
-        if focus:
-            derivative = derivative + focus * lowered ** (focus - 1) * cost
-        gradient = torch.where(lowered > 0, derivative * probability * (1 - probability), 0.0)
-        return weight * cost, gradient
-
-    return part
+    probability = torch.sigmoid(scores)
+    lowered = (probability - shift).clamp_min(0)
+    cost = -torch.log1p(-lowered)
+    weight = lowered**focus
+    derivative = weight / (1 - lowered)  # by the probability
+    if focus:
+        derivative = derivative + focus * lowered ** (focus - 1) * cost
+    gradient = torch.where(lowered > 0, derivative * probability * (1 - probability), 0.0)
+    return weight * cost, gradient
 
 
 def best_constants(loss: ScoreLoss, priors: np.ndarray) -> np.ndarray:

@@ -19,17 +19,14 @@ from labelwise.nn.heads.linear import Outputs
 from labelwise.nn.heads.sampled import Margin, Sampling, radices_of
 
 HeadSettings = HeadConfig | DigitHeadConfig | MarginConfig
+Features = Callable[[], Any] | None
+"""Computes features of the labels."""
 ORDER = "label_at"
 """Name of the array with the order of the labels in a model file."""
 
 
 def make_head(
-    width: int,
-    n_labels: int,
-    config: HeadSettings,
-    counts: np.ndarray,
-    seed: int,
-    features: Callable[[], Any] | None = None,
+    width: int, n_labels: int, config: HeadSettings, counts: np.ndarray, seed: int, features: Features = None
 ) -> Head:
     """The head of a config, without weights.
 
@@ -46,7 +43,7 @@ def make_head(
     seed
         Of random orders and of clustering.
     features
-        Computes features of the labels, which `config.order: clustered` needs.
+        Only `config.order: clustered` needs them.
     """
     code = None
     if isinstance(config, DigitHeadConfig) and config.has_code:
@@ -55,9 +52,7 @@ def make_head(
     return _built(width, n_labels, config, code)
 
 
-def new_head(
-    width: int, train: Dataset, config: HeadSettings, seed: int, features: Callable[[], Any] | None = None
-) -> Head:
+def new_head(width: int, train: Dataset, config: HeadSettings, seed: int, features: Features = None) -> Head:
     """The head of a config with initial weights for training documents; `features` of labels, if they are clustered."""
     counts = train.label_counts()
     return make_head(width, train.n_labels, config, counts, seed, features).initialise(counts, len(train), seed)

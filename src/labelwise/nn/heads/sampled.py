@@ -15,6 +15,7 @@ are cosines, without a margin.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -211,18 +212,6 @@ def cosface(cosines: Tensor, margin: float) -> tuple[Tensor, Tensor]:
     return cosines.clamp(-1.0, 1.0) - margin, torch.ones_like(cosines)
 
 
-def make_sampler(config: MarginConfig, counts: np.ndarray, seed: int) -> GroupSampler | None:
-    """What draws the classes of a step; None for all classes. A sampled class is a group of its own."""
-    n_labels = len(counts)
-    if config.sampling == "all":
-        return None
-    if config.sampling == "classes":
-        settings = DigitHeadConfig(kind="sampling", sampled_fraction=config.sample_rate)
-        return GroupSampler(DigitCode((n_labels, 1), n_labels), settings)
-    settings = config.group_settings()
-    return GroupSampler(make_code(radices_of(settings, n_labels), n_labels, settings.order, counts, seed), settings)
-
-
 class Margin(Head, ShardedRows):
     """One vector per class.
 
@@ -251,8 +240,15 @@ class Margin(Head, ShardedRows):
 
     @torch.no_grad()
     def initialise(self, counts: np.ndarray, n_documents: int, seed: int) -> Self:
-        """Draw the initial weights, and assign classes to groups."""
-        self.sampler = make_sampler(self.config, counts, seed)
+        """Draw the initial weights, and assign classes to groups; a sampled class is a group of its own."""
+        n_labels, config = len(counts), self.config
+        if config.sampling == "classes":
+            settings = DigitHeadConfig(kind="sampling", sampled_fraction=config.sample_rate)
+            self.sampler = GroupSampler(DigitCode((n_labels, 1), n_labels), settings)
+        elif config.sampling == "groups":
+            settings = config.group_settings()
+            code = make_code(radices_of(settings, n_labels), n_labels, settings.order, counts, seed)
+            self.sampler = GroupSampler(code, settings)
         self.weight.normal_(0, MARGIN_STD, generator=torch.Generator().manual_seed(seed))
         return self
 
@@ -263,13 +259,10 @@ class Margin(Head, ShardedRows):
     def loss(self, states: Tensor, targets: Targets, candidates: Tensor | None = None) -> Tensor:
         """The mean loss of the images: against sampled classes in training, against all in evaluation."""
         sample = None if self.sampler is None or not self.training else self.sampler.sample(targets, len(states))
+        margin = partial(arcface if self.config.kind == "arcface" else cosface, margin=self.config.size)
         with torch.autocast(states.device.type, enabled=False):
             unit = functional.normalize(states.to(self.weight.dtype))
-            return softmax_loss(self, unit, targets, sample, self._cosines())
-
-    def _cosines(self) -> Cosines:
-        function, size = (arcface if self.config.kind == "arcface" else cosface), self.config.size
-        return Cosines(self.config.scale, lambda cosines: function(cosines, size))
+            return softmax_loss(self, unit, targets, sample, Cosines(self.config.scale, margin))
 
     @torch.no_grad()
     def best(self, states: Tensor, k: int) -> tuple[Tensor, Tensor]:
