@@ -35,10 +35,9 @@ from labelwise.linear.train import TrainingExamples, train_tree
 from labelwise.nn.config import LEVEL_TRAINING, FineTuningConfig, HeadConfig, TrainingConfig, without_validation
 from labelwise.nn.encode import EncoderHead, cache_folder, encode_some_texts
 from labelwise.nn.heads.linear import Outputs
-from labelwise.nn.inputs import Part, Vectors
+from labelwise.nn.inputs import Part, Vectors, texts_of
 from labelwise.nn.level_networks import best_nodes
 from labelwise.nn.levels import Parents
-from labelwise.nn.model import texts_of
 from labelwise.nn.train.fit import NetworkFitting
 from labelwise.nn.train.levels import level_targets, tensors_of_tops, with_candidates, with_parents
 from labelwise.nn.train.loop import History, train

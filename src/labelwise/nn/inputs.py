@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from labelwise.nn.config import TrainingConfig
+from labelwise.strings import Strings
 
 if TYPE_CHECKING:
     import torch
@@ -67,6 +68,11 @@ class Encoder(Protocol):
     @classmethod
     def restored(cls, tensors: Mapping[str, np.ndarray], config: Any, path: Path) -> Encoder:
         """Rebuild the encoder from what `state` returned, without copying weights."""
+
+
+def texts_of(documents: Any) -> Strings:
+    """The texts of a `Dataset` or of `Documents`, of which there may be none."""
+    return documents.texts or Strings.of(())
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,9 @@ from labelwise.data.dataset import Dataset
 from labelwise.labelspace.tree import LabelTree, training_nodes
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.encode import EncoderHead
-from labelwise.nn.inputs import Part
+from labelwise.nn.inputs import Part, texts_of
 from labelwise.nn.level_networks import best_nodes, free_buffers, mean_states, new_network
 from labelwise.nn.levels import LevelTree, Parents
-from labelwise.nn.model import texts_of
 from labelwise.nn.train.fit import NetworkFitting
 from labelwise.nn.train.loop import History, train
 from labelwise.nn.train.optim import check_by_row
