@@ -37,7 +37,8 @@ from labelwise.nn.config import (
     TextNetworkConfig,
     TrainingConfig,
 )
-from labelwise.nn.model import MAX_VALID_TEXTS, TextModel, texts_of, train_text_network
+from labelwise.nn.inputs import texts_of
+from labelwise.nn.model import MAX_VALID_TEXTS, TextModel, train_text_network
 from labelwise.runtime.job import Job
 
 LAYERS = 5

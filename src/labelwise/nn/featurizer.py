@@ -24,8 +24,8 @@ from labelwise.features.tfidf import Tfidf
 from labelwise.labelspace.tree import LabelPath
 from labelwise.linear.memory import InUse, check_memory, encoding_need
 from labelwise.linear.model import LinearRanker
+from labelwise.nn.inputs import texts_of
 from labelwise.runtime.device import computing_device, torch_threads
-from labelwise.strings import Strings
 
 if TYPE_CHECKING:
     from labelwise.nn.encode import VectorCache
@@ -89,7 +89,7 @@ class WordsAndVectors:
         """
         from labelwise.nn.encode import cache_folder, encode_some_texts
 
-        texts = train.texts or Strings.of(())
+        texts = texts_of(train)
         need = partial(encoding_need, len(train), train.n_labels, encoder.width, config.trees)
         check_memory(need, config.memory, InUse(int(texts.buffer.nbytes)), report=False)
         encoder = encoder.requires_grad_(False).to(computing_device()).eval()
@@ -120,7 +120,7 @@ class WordsAndVectors:
         """Vectors as the encoder gives them; those of the last call are remembered."""
         from labelwise.nn.encode import encode_corpus
 
-        texts = documents.texts or Strings.of(())
+        texts = texts_of(documents)
         hashes = text_hashes(texts)
         found = None if self._recent is None else self._recent.find(hashes)
         if found is None:
@@ -192,7 +192,7 @@ class EncodedLinearModel(LinearRanker):
         from labelwise.nn.text.transformer import attention_maps
 
         with torch_threads():
-            return attention_maps(self.encoder, documents.texts or Strings.of(()), tokens)
+            return attention_maps(self.encoder, texts_of(documents), tokens)
 
     def explain(self, documents: Documents, labels: np.ndarray, config: Any) -> list[list[LabelPath]]:
         trees, count = super().explain(documents, labels, config), self.features.words.n_features

@@ -35,12 +35,11 @@ from labelwise.linear.train import TrainingExamples, train_tree
 from labelwise.nn.config import LEVEL_TRAINING, FineTuningConfig, HeadConfig, TrainingConfig, without_validation
 from labelwise.nn.encode import EncoderHead, cache_folder, encode_some_texts
 from labelwise.nn.heads.linear import Outputs
-from labelwise.nn.inputs import Part, Vectors
+from labelwise.nn.inputs import Part, Vectors, texts_of
 from labelwise.nn.level_networks import best_nodes
 from labelwise.nn.levels import Parents
-from labelwise.nn.model import texts_of
 from labelwise.nn.train.fit import NetworkFitting
-from labelwise.nn.train.levels import level_targets, tensors_of_tops, with_candidates, with_parents
+from labelwise.nn.train.levels import level_targets, with_candidates, with_ranked_parents
 from labelwise.nn.train.loop import History, train
 from labelwise.nn.train.optim import check_by_row
 from labelwise.runtime.budget import Budget
@@ -180,7 +179,7 @@ class _Levels:
                 vectors = [cache(partial(self._encoded, number, ids, folder)) for number, ids in enumerate(tokens)]
                 if depth:
                     rank = partial(self._ranked, above, depth, parts, targets[0], vectors, part.budget)
-                    parts = with_parents(parts, part.kept("ranking", rank), self.tree, depth)
+                    parts = with_ranked_parents(parts, self.tree, depth, part, rank)
                 parts = [replace(one, labels=own[depth]) for one, own in zip(parts, targets, strict=True)]
                 learned, valid = parts[0], parts[1] if len(parts) > 1 else None
                 if depth:
@@ -222,7 +221,7 @@ class _Levels:
         targets: Sequence[Any],
         vectors: Sequence[Callable[[], np.ndarray]],
         budget: Budget,
-    ) -> Arrays:
+    ) -> list[TopK]:
         """The best nodes of the level above, by linear classifiers on words and vectors or by its own head."""
         fine, budget = self.fine, budget.part(MATCHER_TIME)
         count = min(fine.beam, self.tree.sizes[depth - 1])
@@ -230,8 +229,7 @@ class _Levels:
         if fine.negatives == "linear":
             scaling = VectorScaling.learn(encoded[0], self.vector_scale)
             features = [Blocks(part.features, scaling.apply(own)) for part, own in zip(parts, encoded, strict=True)]
-            ranked = matched_nodes(self.tree, targets[:depth], features, count, fine.training.seed, budget)
-            return tensors_of_tops(ranked)
+            return matched_nodes(self.tree, targets[:depth], features, count, fine.training.seed, budget)
         on_vectors, tops = EncoderHead(nn.Identity(), above), []  # type: ignore[bad-argument-type]
         for number, (part, own) in enumerate(zip(parts, encoded, strict=True)):
             if fine.negatives == "teacher" and number == 0:  # only siblings of true nodes are negatives
@@ -239,7 +237,7 @@ class _Levels:
                 tops.append(TopK(none, np.full(none.shape, -np.inf, np.float32)))
             else:
                 tops.append(best_nodes(on_vectors, Part(Vectors(own), parents=part.parents), count, "ranking"))
-        return tensors_of_tops(tops)
+        return tops
 
     def _linear_head(
         self, vectors: Callable[[], np.ndarray], part: Part, weighted: bool, depth: int, budget: Budget

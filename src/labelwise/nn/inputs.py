@@ -14,6 +14,7 @@ import numpy as np
 from labelwise.errors import ModelFormatError
 from labelwise.io.folder import get_tensor
 from labelwise.nn.config import TrainingConfig
+from labelwise.strings import Strings
 
 if TYPE_CHECKING:
     import torch
@@ -69,6 +70,11 @@ class Encoder(Protocol):
     @classmethod
     def restored(cls, tensors: Mapping[str, np.ndarray], config: Any, path: Path) -> Encoder:
         """Rebuild the encoder from what `state` returned, without copying weights."""
+
+
+def texts_of(documents: Any) -> Strings:
+    """The texts of a `Dataset` or of `Documents`, of which there may be none."""
+    return documents.texts or Strings.of(())
 
 
 @dataclass(frozen=True)

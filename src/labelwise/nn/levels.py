@@ -15,11 +15,10 @@ from labelwise.errors import ModelFormatError, import_required
 from labelwise.io.folder import get_tensor
 from labelwise.labelspace.tree import LabelPath, LabelTree, children_of
 from labelwise.linear.trees import averaged
-from labelwise.nn.inputs import Inputs, Part, as_tensor
+from labelwise.nn.inputs import Inputs, Part, as_tensor, texts_of
 from labelwise.nn.words.vocabulary import Vocabulary, WordTokens
 from labelwise.runtime.device import torch_threads
 from labelwise.runtime.progress import progress
-from labelwise.strings import Strings
 from labelwise.topk import NO_LABEL, TopK, sorted_by_score
 
 if TYPE_CHECKING:
@@ -160,7 +159,7 @@ class LevelsModel:
         return [self.vocabulary.name(int(word)) for word in columns]
 
     def _words(self, documents: Documents) -> WordTokens:
-        return self.vocabulary.encode(documents.texts or Strings.of(()))
+        return self.vocabulary.encode(texts_of(documents))
 
     # --- files ---
 

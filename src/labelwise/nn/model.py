@@ -18,11 +18,10 @@ from labelwise.data.dataset import Dataset, Documents
 from labelwise.errors import import_required
 from labelwise.nn.config import EncoderConfig, ImageNetworkConfig, MonitorConfig, TextNetworkConfig, TrainingConfig
 from labelwise.nn.images.inputs import ImageInputs, image_inputs, normalisation
-from labelwise.nn.inputs import Inputs, Part, Vectors
+from labelwise.nn.inputs import Inputs, Part, Vectors, texts_of
 from labelwise.runtime.device import computing_device, seeded, torch_threads
 from labelwise.runtime.job import Job
 from labelwise.runtime.ranks import on_rank_zero
-from labelwise.strings import Strings
 from labelwise.topk import TopK
 
 if TYPE_CHECKING:
@@ -137,11 +136,6 @@ class TextModel(NetworkModel):
 
         with torch_threads():
             return attention_maps(self.network.encoder, texts_of(documents), tokens)
-
-
-def texts_of(documents: Dataset | Documents) -> Strings:
-    """The texts of documents, of which there may be none."""
-    return documents.texts or Strings.of(())
 
 
 def train_text_network(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +20,9 @@ from labelwise.data.dataset import Dataset
 from labelwise.labelspace.tree import LabelTree, training_nodes
 from labelwise.nn.config import TrainingConfig
 from labelwise.nn.encode import EncoderHead
-from labelwise.nn.inputs import Part
+from labelwise.nn.inputs import Part, texts_of
 from labelwise.nn.level_networks import best_nodes, free_buffers, mean_states, new_network
 from labelwise.nn.levels import LevelTree, Parents
-from labelwise.nn.model import texts_of
 from labelwise.nn.train.fit import NetworkFitting
 from labelwise.nn.train.loop import History, train
 from labelwise.nn.train.optim import check_by_row
@@ -48,40 +48,37 @@ def train_levels(
     for depth in range(tree.depth):
         title = f"level {depth + 1} of {tree.depth}" if tree.depth > 1 else ""
         with job.stage(f"level{depth}", 1 / (tree.depth - depth), title) as part:
+            nodes = min(beam, tree.sizes[depth - 1]) if depth else 0
             if depth:
-                parts = ranked(levels[-1], parts, tree, depth, beam, part)
+                parts = with_ranked_parents(parts, tree, depth, part, partial(_ranked, levels[-1], parts, nodes))
+                free_buffers(levels[-1])
             parts = [replace(one, labels=own[depth]) for one, own in zip(parts, targets, strict=True)]
             levels.append(new_level(depth, targets[0][depth], levels[-1] if levels else None))
             learned, valid = parts[0], parts[1] if len(parts) > 1 else None
             if depth:
-                learned = with_candidates(learned, targets[0][depth - 1], min(beam, tree.sizes[depth - 1]))
+                learned = with_candidates(learned, targets[0][depth - 1], nodes)
             fit = NetworkFitting(levels[-1], learned, valid, training, of_level=True)
             histories.append(train(fit, training, job=part, title="training"))
             free_buffers(levels[-1])
     return LevelTree(tree, levels, beam), histories
 
 
-def ranked(above: EncoderHead, parts: Sequence[Part], tree: LabelTree, depth: int, beam: int, job: Job) -> list[Part]:
-    """The parts with the nodes that the level above ranks highest as parents."""
-    count = min(beam, tree.sizes[depth - 1])
-
-    def rank() -> Arrays:
-        return tensors_of_tops([best_nodes(above, part, count, "ranking") for part in parts])
-
-    kept = job.kept("ranking", rank)
-    free_buffers(above)
-    return with_parents(parts, kept, tree, depth)
+def _ranked(above: EncoderHead, parts: Sequence[Part], count: int) -> list[TopK]:
+    """The nodes that a level ranks highest for the documents of each part."""
+    return [best_nodes(above, part, count, "ranking") for part in parts]
 
 
-def tensors_of_tops(tops: Sequence[TopK]) -> Arrays:
-    """Rankings of several parts as named arrays."""
-    named = [(f"{number}.{name}", getattr(top, name)) for number, top in enumerate(tops) for name in ("ids", "scores")]
-    return dict(named)
+def with_ranked_parents(
+    parts: Sequence[Part], tree: LabelTree, depth: int, job: Job, rank: Callable[[], Sequence[TopK]]
+) -> list[Part]:
+    """The parts with ranked nodes of the level above as parents; the ranking, one per part, is kept."""
 
+    def arrays() -> Arrays:
+        tops = enumerate(rank())
+        return {f"{number}.{name}": getattr(top, name) for number, top in tops for name in ("ids", "scores")}
 
-def with_parents(parts: Sequence[Part], tops: Arrays, tree: LabelTree, depth: int) -> list[Part]:
-    """The parts with ranked nodes (of `tensors_of_tops`) as parents."""
-    found = [TopK(tops[f"{number}.ids"], tops[f"{number}.scores"]) for number in range(len(parts))]
+    kept = job.kept("ranking", arrays)
+    found = [TopK(kept[f"{number}.ids"], kept[f"{number}.scores"]) for number in range(len(parts))]
     return [replace(part, parents=Parents.ranked(top, tree, depth)) for part, top in zip(parts, found, strict=True)]
 
 
