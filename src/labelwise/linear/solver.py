@@ -458,9 +458,9 @@ class LevelTrainer:
         if start is not None:
             start.load(first, width, bias, weights, offsets)
         passes = kernels.solve_lanes(
-            local.starts, local.ends, local.indices, local.values, local.dense_rows, dense,
-            local.first_dense, local.norms, signs, costs, self.weighted, width, loss, np.float32(bias),
-            np.float32(solver.tolerance), max_passes, self.seed + first, block, weights, offsets,
+            local.starts, local.ends, local.indices, local.values, local.dense_rows, dense, local.first_dense,
+            local.norms, signs, costs, self.weighted, width, loss, np.float32(bias), np.float32(solver.tolerance),
+            max_passes, self.seed + first, block, weights, offsets,
         )  # fmt: skip
         if start is not None:
             weights *= start.steps[:, None]
