@@ -42,7 +42,6 @@ class Featurizer(Protocol):
     @property
     def n_features(self) -> int:
         """The number of columns."""
-        ...
 
     @classmethod
     def learn(cls, config: Any, train: Dataset, job: Job) -> tuple[Self, Any]:
@@ -50,28 +49,22 @@ class Featurizer(Protocol):
 
         With `job.scratch` sparse rows are in files of that folder, and mapped.
         """
-        ...
 
     def rows(self, documents: Dataset | Documents) -> Any:
         """A row per document: CSR, `FeatureRows`, dense or `Blocks`."""
-        ...
 
     def names(self, columns: np.ndarray) -> list[str] | None:
         """Names of some columns for explanations; None if they have none."""
-        ...
 
     def counted(self, words: Sequence[str]) -> list[str]:
         """What words of a text are counted as."""
-        ...
 
     def tensors(self) -> dict[str, np.ndarray]:
         """What was learned, as named arrays."""
-        ...
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, np.ndarray], about: Any) -> Self:
         """Rebuild from `tensors`, checked."""
-        ...
 
 
 def featurizer_of(config: Any, train: Dataset) -> type[Featurizer]:

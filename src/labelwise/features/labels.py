@@ -55,18 +55,14 @@ def pifa(features: Any, labels: Any, keep: int | None = None, hold: int | None =
     if keep is not None and keep < 1:
         raise ConfigError(f"keep must be 1 or more features per label, or None for all; got {keep}")
     work = np.concatenate([[0], np.cumsum(np.diff(csr.indptr)[by_label.indices], dtype=np.int64)])[by_label.indptr]
-    new_dense = np.zeros((n_labels, dense.shape[1]), np.float32)
-    max_entries = csr.shape[1] if keep is None else min(keep, csr.shape[1])
-    sums = _Sums(by_label, csr, dense, work, max_entries, new_dense)
+    sums = _Sums(by_label, csr, dense, work, keep)
     work_of_all = work + dense.shape[1] * by_label.indptr
     if hold is None or dense.shape[1] or mapping_of(csr.indices) is None:
         parts = parallel.run_all(sums.of_range, _equal_work(work_of_all, MAX_WORK_PER_TASK))
     else:  # each label of a range that is not held reads the file once
         label_ranges = _equal_work(work_of_all, min(MAX_WORK_PER_TASK, max(1, hold // (2 * ENTRY_BYTES))))
         parts = _in_batches(sums, by_label, csr, label_ranges, hold)
-    counts = np.concatenate([part[0] for part in parts]) if parts else np.empty(0, np.int64)
-    parts = [part[1:] for part in parts]
-    new_csr = _joined(counts, parts, (n_labels, csr.shape[1]))
+    new_csr, new_dense = _joined(parts, (n_labels, csr.shape[1])), sums.new_dense
     if not all_finite(new_csr.data) or not all_finite(new_dense):
         raise DataError("the sum of the features of a label's documents is infinite; scale the features down")
     if isinstance(features, np.ndarray):
@@ -128,13 +124,7 @@ class _Sums:
     """Holds the kernel's inputs and computes the sums of a range of labels; dense ones go to `new_dense`."""
 
     def __init__(
-        self,
-        by_label: sparse.csr_array,
-        csr: sparse.csr_array,
-        dense: np.ndarray,
-        work: np.ndarray,
-        max_entries: int,
-        new_dense: np.ndarray,
+        self, by_label: sparse.csr_array, csr: sparse.csr_array, dense: np.ndarray, work: np.ndarray, keep: int | None
     ) -> None:
         self.arrays = (
             read_only(by_label.indptr.astype(np.int64)),
@@ -145,7 +135,9 @@ class _Sums:
             read_only(csr.data),
             read_only(dense),
         )
-        self.work, self.n_columns, self.max_entries, self.new_dense = work, csr.shape[1], max_entries, new_dense
+        self.work, self.n_columns = work, csr.shape[1]
+        self.max_entries = self.n_columns if keep is None else min(keep, self.n_columns)
+        self.new_dense = np.zeros((len(work) - 1, dense.shape[1]), np.float32)
 
     def moved(self, held: HeldRows) -> _Sums:
         """The same with the documents of some labels, read from memory."""
@@ -201,15 +193,15 @@ def _equal_work(work: np.ndarray, most: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def _joined(counts: np.ndarray, parts: list[tuple[np.ndarray, np.ndarray]], shape: tuple[int, int]) -> Any:
+def _joined(parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]], shape: tuple[int, int]) -> Any:
     """One CSR from the rows of all ranges; each range's arrays are freed once they are copied."""
-    indptr = np.concatenate([[0], np.cumsum(counts)])
+    indptr = np.cumsum(np.concatenate([[0], *(counts for counts, _, _ in parts)]))
     if indptr[-1] <= np.iinfo(np.int32).max:
         indptr = indptr.astype(np.int32)  # otherwise scipy makes the columns int64 too
     indices, data = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
     filled = 0
     while parts:
-        part_indices, part_data = parts.pop(0)
+        _, part_indices, part_data = parts.pop(0)
         indices[filled : filled + len(part_indices)] = part_indices
         data[filled : filled + len(part_data)] = part_data
         filled += len(part_indices)

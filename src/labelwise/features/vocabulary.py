@@ -167,10 +167,9 @@ def process_texts(
         finally:
             idle.append(worker)
 
-    row_ranges: list[RowRange] = []
     if len(bounds) == 1:
-        row_ranges = work(bounds[0])
-        return workers, row_ranges
+        return workers, work(bounds[0])
+    row_ranges: list[RowRange] = []
     with progress(what, float(total), "bytes", alone=True) as step:
         for (first, last), block_ranges in zip(bounds, run_stream(work, bounds), strict=True):
             row_ranges += block_ranges

@@ -265,7 +265,6 @@ def _halve_together(rows: LabelRows, members: np.ndarray, draws: np.ndarray) -> 
     then a few iterations over all labels are enough.
     """
     from labelwise.kernels import clustering as kernels
-    from labelwise.kernels.clustering import add_to_centre
 
     count = len(members)
     centre = np.zeros(rows.width, np.float32)
@@ -275,7 +274,7 @@ def _halve_together(rows: LabelRows, members: np.ndarray, draws: np.ndarray) -> 
     def products() -> np.ndarray:
         """Add the rows with their signs to the centre; returns the dot products of all rows with it."""
         dots = np.empty(count, np.float32)
-        parallel.run_all(lambda part: add_to_centre(*rows.arrays, members, signs, *part, centre), column_ranges)
+        parallel.run_all(lambda part: kernels.add_to_centre(*rows.arrays, members, signs, *part, centre), column_ranges)
         _dot_together(rows, members, centre, dots, row_ranges)
         return dots
 
@@ -341,7 +340,6 @@ def _cluster_alone(rows: LabelRows, members: np.ndarray, group: _Group) -> np.nd
 def _cluster_together(rows: LabelRows, members: np.ndarray, group: _Group) -> np.ndarray:
     """`_cluster_alone` for a large group: threads divide its rows, then its centres. The steps of `cluster_rows`."""
     from labelwise.kernels import clustering as kernels
-    from labelwise.kernels.clustering import add_to_centre
 
     count = len(members)
     similarities = np.empty((len(group.draws), count), np.float32)
@@ -350,7 +348,7 @@ def _cluster_together(rows: LabelRows, members: np.ndarray, group: _Group) -> np
     for similar, draw in zip(similarities, group.draws, strict=True):
         chosen = kernels.draw_distant(nearest, draw)
         centre = np.zeros(rows.width, np.float32)
-        add_to_centre(*rows.arrays, members[chosen : chosen + 1], np.ones(1, np.int8), 0, rows.width, centre)
+        kernels.add_to_centre(*rows.arrays, members[chosen : chosen + 1], np.ones(1, np.int8), 0, rows.width, centre)
         _dot_together(rows, members, centre, similar, row_ranges)
         kernels.update_nearest(similar, chosen, nearest)
     clusters = np.full(count, -1)

@@ -99,10 +99,6 @@ class DigitCode:
         codes = self.code_of[np.asarray(labels)]
         return np.stack([codes // place % radix for place, radix in zip(self.places, self.radices, strict=True)], -1)
 
-    def decode(self, digits: np.ndarray) -> np.ndarray:
-        """Labels of digits [..., depth]; -1 for surplus codes."""
-        return self.labels((np.asarray(digits, np.int64) * np.array(self.places, np.int64)).sum(-1))
-
     def node_of(self, digit: int) -> np.ndarray:
         """For each label its prefix that ends with this digit, as one number."""
         return self.code_of // self.places[digit]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from labelwise.data.csr import read_only
+from labelwise.kernels import search as kernels
 from labelwise.labelspace.tree import LabelPath, LabelTree, PathStep
 from labelwise.linear.search import POST_PROCESSORS, TreeSearch, per_level
 from labelwise.linear.weights import PackedWeights
@@ -73,12 +74,10 @@ class TreeExplainer:
 
 def node_weights(level: PackedWeights, chunk: int, node: int, features: np.ndarray) -> np.ndarray:
     """The weights of some ascending features in a node's classifier, 0 where it has none; float64."""
-    from labelwise.kernels.search import add_contributions
-
     weights, count = np.zeros(len(features)), len(features)
     document = np.array([0, count]), np.ascontiguousarray(features, np.int32), np.ones(count, np.float32)
     nodes, chunks = np.full((1, 1), node, np.int64), np.full((1, 1), chunk, np.int64)
-    add_contributions(*document, nodes, chunks, *_tables(level, np.array([chunk])), 1.0, 0, 1, weights)
+    kernels.add_contributions(*document, nodes, chunks, *_tables(level, np.array([chunk])), 1.0, 0, 1, weights)
     return weights
 
 
@@ -93,9 +92,7 @@ def _transformed(margin: float, post_processor: str) -> tuple[float, bool]:
     if post_processor.endswith("hinge"):
         short = max(1.0 - margin, 0.0)
         if "smooth" in post_processor:
-            from labelwise.kernels.search import SHARPNESS
-
-            short = float(np.logaddexp(0.0, SHARPNESS * (1.0 - margin)) / SHARPNESS)
+            short = float(np.logaddexp(0.0, kernels.SHARPNESS * (1.0 - margin)) / kernels.SHARPNESS)
         return -(short ** POST_PROCESSORS[post_processor][1]), False
     if post_processor.endswith("sigmoid"):
         return -float(np.logaddexp(0.0, -margin)), False
@@ -144,8 +141,6 @@ def _fill_block(
     amounts: np.ndarray,
     together: tuple[int, int] | None,
 ) -> None:
-    from labelwise.kernels.search import add_contributions, largest_contributions
-
     indptr = rows.indptr.astype(np.int64)
     sums = np.zeros(int(indptr[-1]) * labels.shape[1])
     prepared = []
@@ -156,10 +151,10 @@ def _fill_block(
 
     def fill(part: tuple[int, int]) -> None:
         for one in prepared:
-            add_contributions(indptr, rows.indices, rows.data, *one, 1 / len(prepared), *part, sums)
+            kernels.add_contributions(indptr, rows.indices, rows.data, *one, 1 / len(prepared), *part, sums)
         if together is not None:
             _add_up(rows.indices, indptr, sums, labels.shape[1], part, together)
-        largest_contributions(indptr, rows.indices, sums, *part, features, amounts)
+        kernels.largest_contributions(indptr, rows.indices, sums, *part, features, amounts)
 
     run_all(fill, ranges(len(labels), threads()))
 

@@ -12,6 +12,8 @@ import numpy as np
 
 from labelwise.errors import ConfigError
 from labelwise.features.rows import FeatureRows
+from labelwise.kernels.intrinsics import address_row
+from labelwise.kernels.search import descend
 from labelwise.linear.weights import ChunkedWeights, PackedWeights
 from labelwise.runtime.threads import ranges, run_all, threads
 from labelwise.topk import NO_LABEL, TopK
@@ -82,8 +84,6 @@ class TreeSearch:
         self, features: FeatureRows, beam: int | tuple[int, ...], k: int, choice: LabelChoice
     ) -> tuple[TopK, Callable[[int, int], None]]:
         """The result, not yet filled, and the function that fills its rows begin..end."""
-        from labelwise.kernels.search import descend
-
         n = features.shape[0]
         beams = [min(one, self._widest_level) for one in per_level(beam, len(self._levels) - 1, "beam")]
         widest = max([*beams, 1])
@@ -147,8 +147,6 @@ class _Run(NamedTuple):
 
 def _runs(levels: Sequence[PackedWeights]) -> list[_Run]:
     """Levels for the kernel; nearly always one run, because lanes need more bytes only above 256 siblings."""
-    from labelwise.kernels.intrinsics import address_row
-
     children_before = np.cumsum([0, *(level.n_children for level in levels)])
     runs = []
     for _, group in itertools.groupby(

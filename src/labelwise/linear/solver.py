@@ -31,6 +31,7 @@ from labelwise.features.rows import (
 )
 from labelwise.io import tensors as pages
 from labelwise.io.tensors import counts_of, release_pages
+from labelwise.kernels import solver as kernels
 from labelwise.linear.weights import ChunkedWeights, ChunkPart, bits_of
 from labelwise.runtime.budget import NO_LIMIT, Budget
 from labelwise.runtime.memory import block_bytes
@@ -151,12 +152,10 @@ class ChunkStart:
 
         `bias` is the solver's constant feature, already multiplied by its step.
         """
-        from labelwise.kernels.solver import load_lanes
-
         level = self.level
         begin = int(level.children_offsets[self.chunk])
         lanes, values = read_only(level.lanes), read_only(level.values)  # as those of a loaded model
-        load_lanes(*self._entries, lanes, values, first - begin, width, weights)
+        kernels.load_lanes(*self._entries, lanes, values, first - begin, width, weights)
         weights /= self.steps[:, None]
         if bias > 0:
             offsets[:width] = level.bias[first : first + width] / np.float32(bias)
@@ -440,8 +439,6 @@ class LevelTrainer:
         row_counts: np.ndarray,
     ) -> Group:
         """Train up to 16 children of a chunk from `first` on, and add their kept weights to the counts per feature."""
-        from labelwise.kernels import solver as kernels
-
         solver, width = self.solver, min(LANES, chunk.last - first)
         count, n = len(local.features), len(local.rows)
         weights = self._buffer("weights", (count, LANES), np.float32)
@@ -461,9 +458,9 @@ class LevelTrainer:
         if start is not None:
             start.load(first, width, bias, weights, offsets)
         passes = kernels.solve_lanes(
-            local.starts, local.ends, local.indices, local.values, local.dense_rows, dense,
-            local.first_dense, local.norms, signs, costs, self.weighted, width, loss, np.float32(bias),
-            np.float32(solver.tolerance), max_passes, self.seed + first, block, weights, offsets,
+            local.starts, local.ends, local.indices, local.values, local.dense_rows, dense, local.first_dense,
+            local.norms, signs, costs, self.weighted, width, loss, np.float32(bias), np.float32(solver.tolerance),
+            max_passes, self.seed + first, block, weights, offsets,
         )  # fmt: skip
         if start is not None:
             weights *= start.steps[:, None]
@@ -498,8 +495,6 @@ class LevelTrainer:
 
         Dense columns are never copied; they are numbered after the sparse features.
         """
-        from labelwise.kernels import solver as kernels
-
         X = self.features
         rows = np.arange(X.shape[0]) if chunk.rows is None else chunk.rows.astype(np.int64)
         (indptr, indices, values), given = (X.indptr, X.indices, X.data), rows
@@ -508,22 +503,22 @@ class LevelTrainer:
             (indptr, indices, values), given = held[1:], held.positions(rows)
         starts, ends = indptr[given].astype(np.int64), indptr[given + 1].astype(np.int64)
         total = int((ends - starts).sum())
-        n_features = X.shape[1] - X.unused
+        n_features, first_dense = X.shape[1] - X.unused, X.first_dense
         if total >= UNCOPIED * len(X.indices) or (self.hold is not None and self._held is None):
             features = np.arange(n_features, dtype=np.int32)
-            arrays = starts, ends, read_only(indices), read_only(values), X.dense, rows
-            return LocalRows(rows, *arrays, X.first_dense, self.norms[rows], features)
-        numbers = self._buffer("numbers", (n_features,), np.int32, fill=-1)
-        features = self._buffer("features", (n_features,), np.int32)
-        source = indptr, read_only(indices), read_only(values), given
-        indptr = np.empty(len(rows) + 1, np.int64)
-        indices = self._buffer("indices", (total,), np.int32)
-        values = self._buffer("values", (total,), np.float32)
-        count = kernels.gather_rows(*source, numbers, features, indptr, indices, values)
-        columns = np.arange(X.first_dense, X.first_dense + X.n_dense, dtype=np.int32)
-        features = np.concatenate([features[:count], columns])
-        arrays = indptr[:-1], indptr[1:], read_only(indices), read_only(values), X.dense, rows
-        return LocalRows(rows, *arrays, count, self.norms[rows], features)
+        else:
+            numbers = self._buffer("numbers", (n_features,), np.int32, fill=-1)
+            features = self._buffer("features", (n_features,), np.int32)
+            source = indptr, read_only(indices), read_only(values), given
+            indptr = np.empty(len(rows) + 1, np.int64)
+            indices = self._buffer("indices", (total,), np.int32)
+            values = self._buffer("values", (total,), np.float32)
+            first_dense = kernels.gather_rows(*source, numbers, features, indptr, indices, values)
+            starts, ends = indptr[:-1], indptr[1:]
+            columns = np.arange(X.first_dense, X.first_dense + X.n_dense, dtype=np.int32)
+            features = np.concatenate([features[:first_dense], columns])
+        arrays = starts, ends, read_only(indices), read_only(values), X.dense, rows
+        return LocalRows(rows, *arrays, first_dense, self.norms[rows], features)
 
     def _copy_to_disk(self, rows: np.ndarray) -> HeldRows | None:
         """Copy the rows of a chunk that are not in memory to a file of their own, unless they are most of the features.
@@ -608,13 +603,11 @@ def squared_norms(features: FeatureRows) -> np.ndarray:
 
 def _assembled(features: np.ndarray, row_counts: np.ndarray, groups: Sequence[Group]) -> ChunkPart:
     """Merge the groups' kept weights feature by feature; features without any are left out."""
-    from labelwise.kernels.solver import merge_kept
-
     offsets = np.concatenate([[0], np.cumsum(row_counts)])
     lanes = np.empty(int(offsets[-1]), groups[0].lanes.dtype)
     values = np.empty(int(offsets[-1]), np.float32)
     next_entries = offsets[:-1].copy()
     for group in groups:
-        merge_kept(group.features, group.lanes, group.values, next_entries, lanes, values)
+        kernels.merge_kept(group.features, group.lanes, group.values, next_entries, lanes, values)
     used = row_counts > 0
     return ChunkPart(features[used], row_counts[used], lanes, values, np.concatenate([group.bias for group in groups]))

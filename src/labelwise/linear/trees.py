@@ -16,6 +16,7 @@ from labelwise.errors import ModelFormatError
 from labelwise.features.rows import FeatureOrder, FeatureRows, as_csr
 from labelwise.io.folder import get_tensor
 from labelwise.io.tensors import all_finite, in_pieces, release_pages
+from labelwise.kernels.search import average
 from labelwise.labelspace.tree import LabelPath, LabelTree
 from labelwise.linear.explain import TreeExplainer, top_contributions
 from labelwise.linear.search import LabelChoice, TreeSearch, best_of_trees
@@ -34,8 +35,6 @@ def averaged(tops: Sequence[TopK], k: int, product: bool) -> TopK:
     A label that a model does not predict counts 0 for that model if scores are products of probabilities (`product`),
     otherwise as much as the model's lowest prediction for the document.
     """
-    from labelwise.kernels.search import average
-
     n = len(tops[0])
     ids = np.concatenate([top.ids for top in tops], axis=1)
     scores = np.concatenate([top.scores for top in tops], axis=1)
@@ -269,8 +268,7 @@ class LinearTrees:
         if key not in self._searches:
             ids = [tree.label_order for tree, _ in self.trees]
             if ties == "tree":
-                positions = np.argsort(ids[0])
-                ids = [positions[order] for order in ids]
+                ids = [self.trees[0][0].label_positions[order] for order in ids]
             self._searches[key] = [
                 TreeSearch(levels, names, post_processor) for names, (_, levels) in zip(ids, self.trees, strict=True)
             ]

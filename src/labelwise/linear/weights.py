@@ -18,6 +18,7 @@ from labelwise.data.csr import read_only
 from labelwise.errors import ModelFormatError
 from labelwise.io.folder import get_tensor
 from labelwise.io.tensors import all_finite, are_offsets
+from labelwise.kernels import packing as kernels
 from labelwise.kernels.intrinsics import BLOCK, BYTES, LANES
 from labelwise.runtime.threads import ranges, run_all, threads
 
@@ -260,8 +261,6 @@ class PackedWeights(LevelWeights):
         """The same weights, packed; zeros are left out of rows that do not become full."""
         if isinstance(level, PackedWeights):
             return level
-        from labelwise.kernels import packing as kernels
-
         level = level.without_zeros()
         n_chunks = len(level.chunk_offsets) - 1
         chunk_parts, set_parts = ranges(n_chunks, threads()), ranges(2 * n_chunks, threads())
@@ -303,8 +302,6 @@ class PackedWeights(LevelWeights):
 
     def unpacked(self) -> ChunkedWeights:
         """The same weights by row, without zeros: to train, prune or convert them."""
-        from labelwise.kernels import packing as kernels
-
         self.check()
         n_chunks = len(self.children_offsets) - 1
         parts = ranges(n_chunks, threads())
@@ -364,15 +361,13 @@ class PackedWeights(LevelWeights):
         chunks = chunks[self.checked[chunks] != 1]
         if not len(chunks):
             return
-        from labelwise.kernels.packing import SOUND, check_chunks
-
         tables = read_only(self.children_offsets), self.n_features, self.sets, self.rows, read_only(chunks)
         parts, found = ranges(len(chunks), 4 * threads()), np.zeros_like(self.checked)
-        if not all(run_all(lambda part: check_chunks(*tables, *part, found), parts)):
+        if not all(run_all(lambda part: kernels.check_chunks(*tables, *part, found), parts)):
             raise ModelFormatError(f"{self.origin} are damaged")
         if not self._are_finite(chunks):
             raise ModelFormatError(f"{self.origin} are damaged: some are not finite numbers")
-        self.checked[chunks] = SOUND  # only now: other threads use what is sound
+        self.checked[chunks] = kernels.SOUND  # only now: other threads use what is sound
 
     def _are_finite(self, chunks: np.ndarray) -> bool:
         """Whether the values of some chunks, which are sound otherwise, are finite."""
@@ -396,9 +391,7 @@ class PackedWeights(LevelWeights):
 
     def check_wanted(self) -> None:
         """Check the chunks that a search needs."""
-        from labelwise.kernels.packing import WANTED
-
-        self.check(np.flatnonzero(self.checked == WANTED))
+        self.check(np.flatnonzero(self.checked == kernels.WANTED))
 
     def to_tensors(self, prefix: str) -> dict[str, np.ndarray]:
         """The arrays by name."""
