@@ -15,8 +15,8 @@ from labelwise.data.hashing import KINDS
 from labelwise.data.out_of_core import scratch_at
 from labelwise.errors import ConfigError, LabelwiseError
 from labelwise.io import folder as store
+from labelwise.io.contents import files_of_model
 from labelwise.io.folder import model_folder
-from labelwise.model.card import CARD_FILE
 from labelwise.model.estimator import with_preset
 from labelwise.model.folder import member_folders, member_prefix, write_member
 from labelwise.model.inputs import content_of, fit_identity, kinds_to_train_on
@@ -101,8 +101,7 @@ def saved_folder(path: str) -> store.Folder:
 def member_fingerprint(path: str) -> str:
     """A hash of everything in a model folder that predictions depend on: another one is another model."""
     folder = saved_folder(path)
-    files = {name: entry["sha256"] for name, entry in folder.manifest["files"].items() if not name.endswith(CARD_FILE)}
-    return fingerprint({"method": folder.manifest.get("method"), "files": files})[:16]
+    return fingerprint({"method": folder.manifest.get("method"), "files": files_of_model(folder)})[:16]
 
 
 def check_saved(member: Any, number: int) -> None:

@@ -25,8 +25,7 @@ from labelwise.model.explanation import (
     named,
 )
 from labelwise.model.explanation_text import Explanations, causes, named_score, plain_score, shortened, title
-from labelwise.model.fitted import ModelLabels, Saved
-from labelwise.model.folder import SavedModel
+from labelwise.model.fitted import Saved
 from labelwise.model.inputs import Documents, FeatureWidth, Overlap, TrainingDocuments
 from labelwise.model.method import Method
 from labelwise.model.predictions import LabelFilter
@@ -395,14 +394,10 @@ def ensemble_of(
     settings
         Parameters of the ensemble, whose `members` are methods with parameters: a refit trains them again.
     """
-    ensemble = method_class("ensemble")
+    ensemble = method_class("ensemble")(**settings)
     fitted = EnsembleModel(members, MergedLabels.of(members), combination, (learned_on, 0))
-    known = fitted.about({})
-    labels = ModelLabels(known["label_names_"], known["label_texts_"], known["label_counts_"])
-    return ensemble.of(fitted, SavedModel(
-        ensemble(**settings).config, labels, known["input_"], known["n_documents_"], known["feature_width_"],
-        fitted.tensors(), None, known["trained_on_"], known["card_"],
-    ))  # fmt: skip
+    ensemble._become(fitted, fitted.about({}))
+    return ensemble
 
 
 # --- labels and documents of members ---

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.errors import ModelFormatError
-from labelwise.io.folder import MANIFEST, MODEL, Folder
+from labelwise.io.folder import CARD_FILE, MANIFEST, MODEL, Folder
 
 
 def content_of_path(name: str | Path) -> Any:
@@ -25,11 +25,17 @@ def content_of_path(name: str | Path) -> Any:
         for saved in (path, path / MODEL):
             if (saved / MANIFEST).is_file():
                 with suppress(ModelFormatError):
-                    return Folder(saved, "model", verify=False).manifest["files"]
+                    return files_of_model(Folder(saved, "model", verify=False))
         below = (Path(folder, file) for folder, _, files in os.walk(path) for file in files)
         return {file.relative_to(path).as_posix(): _hash_of_file(file) for file in below if file.is_file()}
     except OSError:
         return None
+
+
+def files_of_model(folder: Folder) -> dict[str, str]:
+    """The hashes of the files of a saved model, from its manifest; without cards, which change when models do not."""
+    files = folder.manifest["files"].items()
+    return {name: entry["sha256"] for name, entry in files if not name.endswith(CARD_FILE)}
 
 
 def content_of_model(name: str) -> Any:

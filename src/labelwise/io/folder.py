@@ -40,8 +40,8 @@ from labelwise.strings import Strings
 FORMAT_VERSION, OLDEST_VERSION = 2, 2
 """What is written, and the oldest that is read. In version 1 the weights of linear models had another layout."""
 MANIFEST = "manifest.json"
-STATE_FILE, CONFIG_FILE = "state.safetensors", "config.json"
-"""Of a model: what was learned, and the parameters of its method."""
+STATE_FILE, CONFIG_FILE, CARD_FILE = "state.safetensors", "config.json", "card.json"
+"""Of a model: what was learned, the parameters of its method, and what else is known of it."""
 MAX_JSON_BYTES = 64 << 20
 MAX_COLUMNS = 1 << 31
 

@@ -25,6 +25,7 @@ from labelwise.data.read import AUTO, find_parts
 from labelwise.errors import DataError, LabelwiseError, ModelFormatError
 from labelwise.formatting import counted, cut, number, percent, printable
 from labelwise.io import folder as store
+from labelwise.io.folder import CARD_FILE
 from labelwise.io.json import Record, validate
 from labelwise.model.fitted import ModelLabels
 from labelwise.registry import installed_versions, method_package
@@ -218,7 +219,7 @@ def _versions(card: Card) -> str:
     return f"## Versions\n\n{listed}" if listed else ""
 
 
-CARD_FILE, PAGE_FILE = "card.json", "README.md"
+PAGE_FILE = "README.md"
 MAX_BYTES = 1 << 20
 MAX_NAME = 200
 SHOWN_CHANGES = 3

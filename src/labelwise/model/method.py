@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -190,11 +190,15 @@ class Method(Estimator):
             self.__dict__.pop("label_names_", None)  # a failed fit must not leave the model looking fitted
             fitted = self._fit(given.train, given.valid, own)
         known = fitted.about(given.known) if hasattr(fitted, "about") else given.known
-        self.__dict__.update(known)
-        self.fitted_, self.fitted_config_, self.calibration_, self._loaded_from = fitted, self.config, None, None
+        self._become(fitted, known)
         if "card_" not in known:
             self.card_ = card_of(self, given.data, given.hashes)
         return self
+
+    def _become(self, fitted: Any, known: Mapping[str, Any]) -> None:
+        """Have this learned, with what the model says of its training documents, by attribute."""
+        self.__dict__.update(known)
+        self.fitted_, self.fitted_config_, self.calibration_, self._loaded_from = fitted, self.config, None, None
 
     @contextmanager
     def prepared(

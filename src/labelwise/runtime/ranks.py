@@ -89,11 +89,10 @@ def join_ranks() -> None:
 
     # imported later, its functions would have the group as a default, which then outlives the group's end at exit
     import torch.distributed.nn
-    from torch import distributed
 
     from labelwise.runtime.device import computing_device
 
-    if distributed.is_initialized():
+    if torch.distributed.is_initialized():
         return
     device = computing_device()
     if device.type == "cuda":
@@ -101,9 +100,9 @@ def join_ranks() -> None:
     options: dict[str, Any] = {}
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         options = {"store": _store_of_torchrun(), "rank": rank(), "world_size": n_ranks()}
-    distributed.init_process_group("gloo" if device.type == "cpu" else "nccl", timeout=PATIENCE, **options)
+    torch.distributed.init_process_group("gloo" if device.type == "cpu" else "nccl", timeout=PATIENCE, **options)
     # at exit: a thread of the connection that needs Python after its end would abort the process
-    atexit.register(lambda: distributed.is_initialized() and distributed.destroy_process_group())
+    atexit.register(lambda: torch.distributed.is_initialized() and torch.distributed.destroy_process_group())
 
 
 def _store_of_torchrun() -> Store:
@@ -317,7 +316,6 @@ def average_row_gradient(table: Tensor) -> None:
     rank adds them in the order of ranks, so that all get the same sums.
     """
     import torch
-    from torch import distributed
 
     gradient = table.grad
     if gradient is None:
@@ -336,13 +334,12 @@ def average_row_gradient(table: Tensor) -> None:
     distinct, slots = torch.unique(indices, return_inverse=True)
     total = summed.new_zeros(len(distinct), *summed.shape[1:]).index_add_(0, slots, summed)
     table.grad = None
-    add_row_gradient(table, distinct, total.div_(distributed.get_world_size()))
+    add_row_gradient(table, distinct, total.div_(torch.distributed.get_world_size()))
 
 
 def _average_dense(parameters: Sequence[Tensor]) -> None:
     """Replace dense gradients by their mean over ranks, bucket by bucket; a rank without one adds zeros."""
     import torch
-    from torch import distributed
 
     bucket: list[Tensor] = []
     for number, parameter in enumerate(parameters, 1):
@@ -353,7 +350,7 @@ def _average_dense(parameters: Sequence[Tensor]) -> None:
         full = sum(gradient.nbytes for gradient in bucket) >= BUCKET_BYTES
         if full or following is None or following.dtype != parameter.dtype:
             flat = bucket[0].reshape(-1) if len(bucket) == 1 else torch.cat([one.reshape(-1) for one in bucket])
-            distributed.all_reduce(flat.div_(distributed.get_world_size()))
+            torch.distributed.all_reduce(flat.div_(torch.distributed.get_world_size()))
             for gradient, mean in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
                 gradient.copy_(mean.view_as(gradient))
             bucket = []
@@ -362,10 +359,9 @@ def _average_dense(parameters: Sequence[Tensor]) -> None:
 def gathered(tensor: Tensor) -> list[Tensor]:
     """A tensor of equal shape on all ranks, by rank."""
     import torch
-    from torch import distributed
 
-    every = [torch.empty_like(tensor) for _ in range(distributed.get_world_size())]
-    distributed.all_gather(every, tensor.contiguous())
+    every = [torch.empty_like(tensor) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(every, tensor.contiguous())
     return every
 
 
@@ -413,11 +409,10 @@ class Ranks:
         if self.world_size == 1:
             return
         import torch
-        from torch import distributed
 
         own = [0 if p.grad is None else SPARSE if p.grad.is_sparse else DENSE for p in self._parameters]
         kinds = torch.tensor(own, dtype=torch.uint8, device=self.device)
-        distributed.all_reduce(kinds, distributed.ReduceOp.MAX)
+        torch.distributed.all_reduce(kinds, torch.distributed.ReduceOp.MAX)
         found = list(zip(self._parameters, kinds.tolist(), strict=True))
         _average_dense([parameter for parameter, kind in found if kind == DENSE])
         for table in [parameter for parameter, kind in found if kind == SPARSE]:
