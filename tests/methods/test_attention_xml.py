@@ -123,7 +123,7 @@ def brute_states(level, batch):
     import torch
 
     with torch.no_grad():
-        ids, lengths = torch.from_numpy(batch.ids), torch.from_numpy(batch.lengths)
+        ids, lengths = map(torch.from_numpy, batch.arrays)
         return level.encoder.by_torch(ids, lengths)[0].double().numpy()
 
 

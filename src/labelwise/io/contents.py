@@ -12,6 +12,9 @@ from typing import Any
 from labelwise.errors import ModelFormatError
 from labelwise.io.folder import CARD_FILE, MANIFEST, MODEL, Folder
 
+HUB_SECONDS = 10.0
+"""How long the Hugging Face hub may take to name the newest commit of a model."""
+
 
 def content_of_path(name: str | Path) -> Any:
     """The hash of a file, or the hashes of all files below a folder; of a saved model those of its manifest, unread.
@@ -41,21 +44,20 @@ def files_of_model(folder: Folder) -> dict[str, str]:
 def content_of_model(name: str) -> Any:
     """The same of a model for transformers: of a folder or, of a name on the Hugging Face hub, the commit of its files.
 
-    It is the same before and after the files are downloaded; only the smallest of them is downloaded here.
+    It is the same before and after the files are downloaded.
     """
     if Path(name).expanduser().exists():
         return content_of_path(name)
     try:
-        from huggingface_hub import hf_hub_download, try_to_load_from_cache
+        from huggingface_hub import model_info, try_to_load_from_cache
     except ImportError:
         return None
-    config = try_to_load_from_cache(name, "config.json")
-    if not isinstance(config, str):
-        try:
-            config = hf_hub_download(name, "config.json")
-        except Exception:  # no network, or no such model: whoever opens it says so
-            return None
-    return Path(config).parent.name
+    downloaded = try_to_load_from_cache(name, "config.json")
+    if isinstance(downloaded, str):
+        return Path(downloaded).parent.name
+    with suppress(Exception):  # no network, or no such model: whoever opens it says so
+        return model_info(name, timeout=HUB_SECONDS).sha
+    return None
 
 
 def _hash_of_file(path: Path) -> str:

@@ -268,7 +268,7 @@ def check_inputs_are_left_alone(subject: Subject, tmp_path: Path) -> None:
 def check_never_dense(subject: Subject, tmp_path: Path) -> None:
     """Learning from and predicting for documents over many labels takes far less memory than documents x labels."""
     kind = subject.kinds()[-1]
-    n_labels, n_documents = 20_000, 1_000
+    n_labels, n_documents = 40_000, 1_000
     small = planted(kind, n_documents=300, n_labels=60).take(np.arange(n_documents) % 300)
     rows = np.repeat(np.arange(n_documents), 2)
     columns = np.random.default_rng(0).integers(0, n_labels, len(rows))
@@ -282,7 +282,7 @@ def check_never_dense(subject: Subject, tmp_path: Path) -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         require(peak < n_documents * n_labels * 4 / 4, f"{peak:,} bytes for {n_documents:,} x {n_labels:,}")
-    many = data.take(np.tile(np.arange(n_documents), 4))  # networks keep blocks of a fixed size beside
+    many = data.take(np.tile(np.arange(n_documents), 2))  # networks keep blocks of a fixed size beside
     with resident_memory() as grown:
         model.predict(many, k=5)
     require(max(grown) < len(many) * n_labels * 3, f"the process grew by {max(grown):,} bytes for {len(many):,}")

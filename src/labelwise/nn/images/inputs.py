@@ -134,7 +134,10 @@ class ImageInputs:
     ) -> None:
         self.config, self.seed, self.paths, self.images = config, seed, paths, images
         self.pixels = None if arrays is None else as_pixels(arrays, config.channels)
-        self._count = next(len(source) for source in (paths, arrays, images) if source is not None)
+        given = [source for source in (paths, arrays, images) if source is not None]
+        if len(given) != 1:
+            raise DataError("images are given in one way: as paths, as arrays or as images")
+        self._count = len(given[0])
         shape = (self._count, config.channels, config.size, config.size)
         self._kept = np.empty(shape, np.uint8) if keep and math.prod(shape) <= config.memory else None
         self._decoded = np.zeros(self._count, bool)
