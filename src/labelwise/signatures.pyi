@@ -386,7 +386,7 @@ class Mach(_Mach):
     at_once
         Repetitions that one process trains at the same time, in batched products; the result is the same.
     repetitions_folder
-        Folder of finished repetitions, one file per repetition, which several processes may fill; null keeps them with the run.
+        Folder of finished repetitions, a folder per repetition, which several processes may fill; null keeps them with the run.
     missing
         What to do with repetitions that are not finished: train them, or build a model without them.
     tfidf

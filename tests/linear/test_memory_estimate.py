@@ -204,7 +204,7 @@ def test_the_estimate_against_the_measured_peak():
         with resident_memory() as grown:
             levels = trained(features, labels, tree, solver)
     assert sum(level.n_weights for level in levels) > 15_000_000
-    assert 0.5 * expected < max(grown) < expected
+    assert 0.4 * expected < max(grown) < expected  # the peak may lie between two looks at it
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])

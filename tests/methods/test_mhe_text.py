@@ -113,6 +113,8 @@ def test_a_killed_run_resumes_to_the_same_model(tmp_path, data):
         ({"head": {"kind": "product", "radices": [5]}}, "at least two digits"),
         ({"head": {"kind": "product", "radices": [5, 5], "heads": 3}}, "radices or heads"),
         ({"head": {"kind": "sampling", "sampled_groups": 2, "sampled_fraction": 0.1}}, "not both"),
+        ({"num_group": 4, "bottleneck": 10**30}, "bottleneck: should be less than or equal to 65536"),
+        ({"head": {"kind": "cascade", "bottleneck": 10**30}}, "bottleneck: should be less than or equal to 65536"),
     ],
 )
 def test_settings_without_effect_are_refused(settings, words):

@@ -1,6 +1,7 @@
 """The identity of a fit: another one for everything that decides the result, and for nothing else."""
 
 import os
+import typing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,10 +9,12 @@ import numpy as np
 import pytest
 
 import labelwise as lw
+from labelwise.config import Config
 from labelwise.data.csr import Blocks
 from labelwise.io import contents
 from labelwise.io.contents import content_of_path
 from labelwise.model.inputs import fit_identity
+from labelwise.registry import METHODS, method_class
 from labelwise.strings import Strings
 from labelwise.testing.subject import planted
 
@@ -164,3 +167,41 @@ def test_a_name_on_the_hub_counts_by_its_commit_downloaded_or_not(data, tmp_path
     monkeypatch.setattr(hub, "try_to_load_from_cache", lambda name, file: None)
     monkeypatch.setattr(hub, "model_info", None)
     assert contents.content_of_model("group/encoder") is None, "without a network"
+
+
+NO_FILES = {
+    "architecture", "label_language", "lemmatizer", "metric", "repetitions_folder", "stemmer", "tensorboard",
+    "lookups",  # handed to the job by the method, for a part of the model only
+}  # fmt: skip
+"""Fields with texts that name no file on which the whole model depends."""
+
+
+def text_fields(config, above=()):
+    """The paths of all fields that may be texts."""
+    for name, field in type(config).model_fields.items():
+        if isinstance(value := getattr(config, name), Config):
+            yield from text_fields(value, (*above, name))
+        elif may_be_text(field.annotation):
+            yield (*above, name)
+
+
+def may_be_text(annotation):
+    inner = () if typing.get_origin(annotation) is typing.Literal else typing.get_args(annotation)
+    return annotation is str or any(map(may_be_text, inner))
+
+
+def with_field(config, path, value):
+    name, *rest = path
+    return config.model_copy(update={name: with_field(getattr(config, name), rest, value) if rest else value})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_field_that_names_a_file_is_forgotten(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("labelwise.nn.config.content_of_model", content_of_path)  # no name of the hub is looked up
+    file, config = tmp_path / "file", method_class(name)().config
+    for path in text_fields(config):
+        named, found = with_field(config, path, str(file)), []
+        for size in (1, 2):
+            file.write_bytes(bytes(size))
+            found.append(named.contents())
+        assert (found[0] == found[1]) == (path[-1] in NO_FILES), ".".join(path)

@@ -233,13 +233,13 @@ def train_members(members: Sequence[Method], train: Dataset | None, valid: Datas
 
 
 def identity_of_member(member: Method, train: Dataset | None, valid: Dataset | None) -> list[Any]:
-    """What a finished member follows from: all that decides the whole model, where a part needs less."""
+    """What a finished member follows from: what `fit_identity` has, and fields that only assembling a model reads."""
     held_out = content_of(valid) if valid is not None and "valid" in member.config.elsewhere else None
     return [fit_identity(member, member.config, train, valid), deciding_fields(member.config, RESULT), held_out]
 
 
 def fit_member(shared: tuple[Mapping[int, Method], Dataset, Dataset | None], job: Job, keys: Iterable[int]) -> Any:
-    """Train one member."""
+    """Train one member; its own `fit` gives the job its own identity."""
     members, train, valid = shared
     (number,) = keys
     folder = nullcontext() if job.scratch is None else scratch_at(job.scratch / f"member{number}", True)

@@ -58,12 +58,13 @@ log = logging.getLogger("labelwise")
 def fit_trees(features: Any, rows: Any, labels: Any, given: UserInput, config: Any, job: Job) -> LinearTrees:
     """Cluster labels, unless the user gives a tree, and train the classifiers on rows renumbered by frequency.
 
-    `features` has made the rows; unless they are those of the user, they are renumbered in place.
+    `features` has made the rows; unless they are those of the user, they are renumbered in place. A fit that resumes
+    computes features again; label trees (`tree-N` in its folder) and finished chunks (`weights-N`) are read.
     """
     folder = job.scratch if sparse.issparse(rows) else None
-    own = not isinstance(features, Given) or features.norm is not None
-    order = partial(FeatureOrder.learn, in_place=folder is None and own, folder=folder)
-    # labels are described by TF-IDF alone in the new order of columns, else in the old one: sums depend on it
+    may_overwrite = folder is None and (not isinstance(features, Given) or features.norm is not None)
+    order = partial(FeatureOrder.learn, in_place=may_overwrite, folder=folder)
+    # sums depend on the order of columns: TF-IDF alone is renumbered before labels are described, all else after it
     ordered = order(rows) if isinstance(features, Words) else None
     trees = given.trees
     if trees is None:

@@ -122,7 +122,8 @@ class AttentionXML(Method):
         config = self.config
         trees, histories = [], []
         with torch_threads():
-            words = word_data(config, *hold_out(train, valid, config, most=MAX_VALID_WORDS), job)
+            train, valid, training = hold_out(train, valid, config, most=MAX_VALID_WORDS)
+            words = word_data(config, train, valid, training, job)
             described = label_features(words.documents, config)
             for number in range(config.trees):
                 seed = words.training.seed + SEED_STEP * number

@@ -73,7 +73,8 @@ class BiGRU(Method):
 
         config = self.config
         with torch_threads():
-            words = word_data(config, *hold_out(train, valid, config, most=MAX_VALID_WORDS), job)
+            train, valid, training = hold_out(train, valid, config, most=MAX_VALID_WORDS)
+            words = word_data(config, train, valid, training, job)
             tree, training = LabelTree.flat(train.n_labels), words.training
 
             def level(depth: int, targets: Any, above: Any) -> Any:

@@ -124,7 +124,7 @@ class Mach(Method):
         at_once: Annotated[int, Field(ge=1, le=32), Decides.NOTHING] = 1
         """Repetitions that one process trains at the same time, in batched products; the result is the same."""
         repetitions_folder: Annotated[str | None, Decides.NOTHING] = None
-        """Folder of finished repetitions, one file per repetition, which several processes may fill; null keeps them
+        """Folder of finished repetitions, a folder per repetition, which several processes may fill; null keeps them
         with the run."""
         missing: Annotated[Literal["train", "leave"], Decides.ASSEMBLY] = "train"
         """What to do with repetitions that are not finished: train them, or build a model without them."""

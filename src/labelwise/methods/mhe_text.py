@@ -36,6 +36,7 @@ from labelwise.nn.config import (
     ScheduleConfig,
     TextNetworkConfig,
     TrainingConfig,
+    Width,
 )
 from labelwise.nn.inputs import texts_of
 from labelwise.nn.model import MAX_VALID_TEXTS, TextModel, train_text_network
@@ -78,7 +79,7 @@ class MheText(Method):
         """Groups per document whose labels are scored in training: all true ones, then those ranked highest."""
         beam: Annotated[int, Field(ge=1)] | None = None
         """Groups whose labels are scored in prediction; null: as many as in training."""
-        bottleneck: Annotated[int, Field(ge=1)] = 400
+        bottleneck: Width = 400
         """Width of the label embeddings."""
         order: Literal["index", "frequency", "clustered", "random"] = "index"
         """Which labels form a group: neighbours by index, as published; labels dealt out by frequency; neighbours in

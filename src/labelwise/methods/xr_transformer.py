@@ -94,16 +94,18 @@ class XRTransformer(Method):
         words, counted = Words.learn(config, train, Job())  # in memory, where the vectors are too: no scratch folder
         tree = preliminary_tree(counted, train.labels, config, job)
         with job.stage("fine-tuning", FINE_TUNING_TIME) as part:
-            histories = fine_tune(encoder, tree, split(train, valid, words, counted, fine), config, part)
+            documents = fine_tuning_documents(train, valid, words, counted, fine)
+            histories = fine_tune(encoder, tree, documents, config, part)
 
-        def ranker(job: Job) -> dict[str, np.ndarray]:
+        made: list[EncodedLinearModel] = []  # on rank 0, which trains it; other ranks restore what it has sent
+
+        def ranker(alone: Job) -> dict[str, np.ndarray]:
             known = (words, counted) if ranked_on is train else None
-            features, rows = WordsAndVectors.learn(encoder, config, ranked_on, job, known)
+            features, rows = WordsAndVectors.learn(encoder, config, ranked_on, alone, known)
             own = replace(given, trees=[tree]) if fine.keep_tree else given
-            made.append(EncodedLinearModel(features, fit_trees(features, rows, ranked_on.labels, own, config, job)))
+            made.append(EncodedLinearModel(features, fit_trees(features, rows, ranked_on.labels, own, config, alone)))
             return made[0].tensors()
 
-        made: list[EncodedLinearModel] = []  # on the rank that trains it; others restore what it has sent
         tensors = job.alone(ranker)
         model = made[0] if made else EncodedLinearModel.from_tensors(tensors, Saved.of(config, train))
         model.histories = histories
@@ -127,7 +129,7 @@ def preliminary_tree(words: Any, labels: Any, config: XRTransformer.Config, job:
     return LabelTree.from_tensors("tree", job.kept("preliminary-tree", clustered), Path("preliminary-tree"))
 
 
-def split(
+def fine_tuning_documents(
     train: Dataset, valid: Dataset | None, words: Words, counted: Any, fine: FineTuningConfig
 ) -> tuple[Dataset, Dataset | None]:
     """The documents to fine-tune on, and those to validate with if that is wanted and there are any.

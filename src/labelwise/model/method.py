@@ -172,7 +172,7 @@ class Method(Estimator):
     def fit(
         self, data: Any = None, labels: Any = None, *, valid: Dataset | None = None, job: Job | None = None
     ) -> Self:
-        """Train on a `Dataset`, or on documents and their labels.
+        """Train on a `Dataset`, or on documents and their labels. Nothing is saved: `save` writes the model.
 
         Parameters
         ----------

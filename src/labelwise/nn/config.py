@@ -21,6 +21,9 @@ NotNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 PositiveFraction = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
+MAX_WIDTH = 1 << 16
+"""Maximum width of a layer; bounds the settings of saved models before they are compared with the weights."""
+Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 
 
 def _whole_from_1_on(value: float) -> float:
@@ -341,12 +344,6 @@ class EncoderConfig(KindConfig):
 
 
 # --- words: vocabulary, vectors, recurrent layer ---
-
-MAX_WIDTH = 1 << 16
-"""Maximum width of a layer; bounds the settings of saved models before they are compared with the weights."""
-Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
-
-
 class WordsConfig(Config):
     """The vocabulary and its word vectors."""
 
@@ -672,7 +669,7 @@ class DigitHeadConfig(KindConfig):
     order: Annotated[Literal["index", "frequency", "clustered", "random"], OnlyFor("kind", *DIGITS)] = "index"
     """Which labels share digits: neighbours by index; labels dealt to groups by frequency, so that groups have equally
     many documents; neighbours in a balanced tree of the labels' features; or at random."""
-    bottleneck: Annotated[Count | None, OnlyFor("kind", "cascade")] = None
+    bottleneck: Annotated[Width | None, OnlyFor("kind", "cascade")] = None
     """Width of the label embeddings (cascade); null is 256, or the width of the vectors if that is smaller."""
     groups: Annotated[Count | None, OnlyFor("kind", "cascade")] = None
     """Nodes per document and level whose children are scored in training (cascade): the true ones, all of them, then

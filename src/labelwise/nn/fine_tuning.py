@@ -46,7 +46,7 @@ from labelwise.runtime.budget import Budget
 from labelwise.runtime.device import computing_device, torch_threads
 from labelwise.runtime.job import Arrays, Job
 from labelwise.runtime.memory import free_memory
-from labelwise.runtime.progress import stage
+from labelwise.runtime.progress import stage as shown_stage
 from labelwise.topk import NO_LABEL, TopK
 
 log = logging.getLogger("labelwise")
@@ -171,33 +171,33 @@ class _Levels:
         histories = []
         for depth, training in enumerate(trainings):
             title = f"level {depth + 1} of {len(trainings)}" if len(trainings) > 1 else ""
-            with job.stage(f"level{depth}", 1 / (len(trainings) - depth), title) as part:
+            with job.stage(f"level{depth}", 1 / (len(trainings) - depth), title) as level_job:
                 folder = None if job.folder is None else job.folder / "vectors"
                 if depth == 0 and not encoder.config.starts_random:
                     folder = cache_folder(len(self.documents[0]))  # the encoder is as it was published
                 # computed when first asked for: an earlier attempt may have kept what follows from them
                 vectors = [cache(partial(self._encoded, number, ids, folder)) for number, ids in enumerate(tokens)]
                 if depth:
-                    rank = partial(self._ranked, above, depth, parts, targets[0], vectors, part.budget)
-                    parts = with_ranked_parents(parts, self.tree, depth, part, rank)
+                    rank = partial(self._ranked, above, depth, parts, targets[0], vectors, level_job.budget)
+                    parts = with_ranked_parents(parts, self.tree, depth, level_job, rank)
                 parts = [replace(one, labels=own[depth]) for one, own in zip(parts, targets, strict=True)]
-                learned, valid = parts[0], parts[1] if len(parts) > 1 else None
+                to_train, valid = parts[0], parts[1] if len(parts) > 1 else None
                 if depth:
                     true = targets[0][depth - 1]
-                    learned = with_candidates(learned, true, _nodes_per_document(true, fine))
-                head = self._new_head(learned, depth)
+                    to_train = with_candidates(to_train, true, _nodes_per_document(true, fine))
+                head = self._new_head(to_train, depth)
                 how = _initial_weights(depth, fine)
                 if how == "inherit":
                     rows = self.tree.parents[depth]
                     head.load(*(table.detach().cpu().numpy()[rows] for table in (above.weight, above.bias)))
                 elif how != "none":
-                    first = partial(self._linear_head, vectors[0], learned, how == "weighted", depth, part.budget)
-                    kept = part.kept("head", first)
+                    first = partial(self._linear_head, vectors[0], to_train, how == "weighted", depth, level_job.budget)
+                    kept = level_job.kept("head", first)
                     head.load(kept["weight"], kept["bias"])
                 vectors.clear()
                 network = EncoderHead(encoder, head)
-                fit = NetworkFitting(network, learned, valid, training, of_level=True, weighted=fine.weighted)
-                histories.append(train(fit, training, job=part, title="training"))
+                fit = NetworkFitting(network, to_train, valid, training, of_level=True, weighted=fine.weighted)
+                histories.append(train(fit, training, job=level_job, title="training"))
                 above = head
         return histories
 
@@ -278,7 +278,7 @@ def matched_nodes(
     ordered = FeatureOrder.learn(features[0])
     settings = TrainingSettings(search=SearchSettings(beam=k), negatives="matcher")
     examples = TrainingExamples(ordered.rows)
-    with stage("the matcher"):
+    with shown_stage("the matcher"):  # not kept, only its ranking is
         levels = train_tree(examples, top, targets, settings, Job(budget=budget), seed)
     ranked = []
     for number, part in enumerate(features):

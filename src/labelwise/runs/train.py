@@ -373,7 +373,7 @@ def _train(
             run.has_data = True
             log.info("train: %r", data.train)
             job = Job(budget=times.for_fit(config.run.refit), scratch=scratch, tasks=tasks)
-            model = _fit(config, run, data, job)
+            model = _load_or_fit(config, run, data, job)
         if not config.run.refit:
             end_training()
         if is_refitted(model, data):
@@ -426,7 +426,7 @@ def _inspection_seconds(config: RunConfig, run: RunFolder) -> float:
     return 2 * config.inspect.vectors / max(speed, 1e-9)
 
 
-def _fit(config: RunConfig, run: RunFolder, data: RunData, job: Job) -> Method:
+def _load_or_fit(config: RunConfig, run: RunFolder, data: RunData, job: Job) -> Method:
     folder = run / files.MODEL
     if folder.exists():
         log.info("the model of this run is already trained")

@@ -39,14 +39,11 @@ from labelwise.runtime.progress import stage as shown_stage
 from labelwise.runtime.ranks import on_rank_zero, rank
 
 # --- results ---
-# Results of unfinished work in folders: of one fingerprint, whole or cut short by a time budget.
-
-# --- finished ---
 # Finished parts of an interrupted training, kept in store folders that are identified by a fingerprint.
 #
 # The fingerprint is a hash of everything that decides the result. Folders of another training, or damaged ones, are
 # ignored with a warning, and the work is done again; so are chunks of linear trees with an older type of hash. If
-# finished work cannot be written, a warning is logged and training continues; for unfinished work it is an error.
+# finished work cannot be written, a warning is logged and training continues; a checkpoint must be written.
 
 log = logging.getLogger("labelwise")
 
@@ -247,13 +244,12 @@ class Each:
         """Write a result; one of another job under the same key is not replaced."""
         if self.folder is None:
             return False
-        own, (path, *others) = self.own[key], self._paths(key)
-        fingerprints = own, fingerprint_by_budget(own, self.job.budget.seconds)
-        if fingerprint_in(path, KIND) not in (None, fingerprints[result.is_cut]):
-            path = others[result.is_cut]
-        return keep_finished(
-            path, KIND, fingerprints[result.is_cut], lambda folder: self.stored.write(folder, result.value)
-        )
+        own, (path, of_whole, of_cut) = self.own[key], self._paths(key)
+        if result.is_cut:
+            own = fingerprint_by_budget(own, self.job.budget.seconds)
+        if fingerprint_in(path, KIND) not in (None, own):
+            path = of_cut if result.is_cut else of_whole
+        return keep_finished(path, KIND, own, lambda folder: self.stored.write(folder, result.value))
 
     def made_here(self, shared: Any, groups: Sequence[Sequence[Key]], n_keys: int, n_done: int) -> dict[Key, Result]:
         """Make groups one after the other, in equal parts of the time; the first of all results in any case."""

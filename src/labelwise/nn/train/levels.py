@@ -39,7 +39,10 @@ NewLevel = Callable[[int, Any, EncoderHead | None], EncoderHead]
 def train_levels(
     tree: LabelTree, new_level: NewLevel, parts: Sequence[Part], beam: int, training: TrainingConfig, job: Job
 ) -> tuple[LevelTree, list[History]]:
-    """Train all levels of a tree; `parts` are to train on and, if there are two, to validate with."""
+    """Train all levels of a tree; `parts` are to train on and, if there are two, to validate with.
+
+    `nn/fine_tuning.py` trains one encoder through all levels, each of which begins from vectors of the one before.
+    """
     if tree.depth > 1:
         check_by_row(training.optimiser)  # before the first level is trained: lower ones have gradients of a few rows
     targets = [level_targets(tree, part.labels) for part in parts]
@@ -47,18 +50,18 @@ def train_levels(
     histories = []
     for depth in range(tree.depth):
         title = f"level {depth + 1} of {tree.depth}" if tree.depth > 1 else ""
-        with job.stage(f"level{depth}", 1 / (tree.depth - depth), title) as part:
+        with job.stage(f"level{depth}", 1 / (tree.depth - depth), title) as level_job:
             nodes = min(beam, tree.sizes[depth - 1]) if depth else 0
             if depth:
-                parts = with_ranked_parents(parts, tree, depth, part, partial(_ranked, levels[-1], parts, nodes))
+                parts = with_ranked_parents(parts, tree, depth, level_job, partial(_ranked, levels[-1], parts, nodes))
                 free_buffers(levels[-1])
             parts = [replace(one, labels=own[depth]) for one, own in zip(parts, targets, strict=True)]
             levels.append(new_level(depth, targets[0][depth], levels[-1] if levels else None))
-            learned, valid = parts[0], parts[1] if len(parts) > 1 else None
+            to_train, valid = parts[0], parts[1] if len(parts) > 1 else None
             if depth:
-                learned = with_candidates(learned, targets[0][depth - 1], nodes)
-            fit = NetworkFitting(levels[-1], learned, valid, training, of_level=True)
-            histories.append(train(fit, training, job=part, title="training"))
+                to_train = with_candidates(to_train, targets[0][depth - 1], nodes)
+            fit = NetworkFitting(levels[-1], to_train, valid, training, of_level=True)
+            histories.append(train(fit, training, job=level_job, title="training"))
             free_buffers(levels[-1])
     return LevelTree(tree, levels, beam), histories
 
