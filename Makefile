@@ -20,7 +20,7 @@ install: $(VENV)/serve.installed
 
 test: $(VENV)/full.installed
 	$(MAKE) --no-print-directory --jobs 2 bytecode types lint
-	$(BIN)/python -m pytest -n 2 $(SUITE) --durations 25
+	$(BIN)/python -m pytest -n 3 $(SUITE) --durations 25
 
 # Minutes, or a cluster on this machine: real torchrun, ranks and nodes of a Ray cluster that are killed in the middle of training.
 test-slow: $(VENV)/slow.installed

@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -136,3 +138,10 @@ def test_sections_of_configs_are_configs():
         for kind in vars(module).values() if module else ():
             if inspect.isclass(kind) and kind.__module__ == module.__name__ and not issubclass(kind, Method | Config):
                 assert kind.__bases__ == (object,), kind
+
+
+def test_no_fit_goes_through_more_files():
+    """In a process of its own: what other tests have imported and cached makes a difference."""
+    tool = SOURCE.parents[1] / "tools" / "walks.py"
+    printed = subprocess.run([sys.executable, tool, "--check"], capture_output=True, text=True)
+    assert printed.returncode == 0, printed.stdout + printed.stderr

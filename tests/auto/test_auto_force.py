@@ -109,7 +109,7 @@ def test_a_kill_before_the_takeover_is_completed_at_the_next_start(place):
 def test_an_unfinished_replacement_by_train_is_not_that_of_a_search(place, monkeypatch):
     before = old_files(place)
     with monkeypatch.context() as patch:
-        patch.setattr(train, "_fit", interrupt)
+        patch.setattr(train, "_load_or_fit", interrupt)
         labelwise(*TRAIN, "--force", cwd=place, code=130)
     assert (place / "run" / ".replacement" / "state.json").exists()
     assert "this run is finished" in labelwise(*AUTO, cwd=place, code=2).err

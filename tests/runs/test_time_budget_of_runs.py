@@ -97,7 +97,7 @@ def test_a_run_that_was_stopped_does_not_get_its_time_again(clock, config, monke
 
     run = config.parent / "run"
     with monkeypatch.context() as patch:
-        patch.setattr("labelwise.runs.train._fit", stopped)
+        patch.setattr("labelwise.runs.train._load_or_fit", stopped)
         with pytest.raises(Killed):
             labelwise("train", config)
     assert json.loads((run / "time.json").read_text()) == {"seconds": 30.0}

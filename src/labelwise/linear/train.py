@@ -334,7 +334,8 @@ def solve_chunks(level: Level, limit: PassLimit, shards: ChunkShards | None, kee
         parts |= trained_elsewhere(level, trainer, missing, shards)
     else:
         finished = (lambda first, part: shards.add((level.depth, first), part)) if shards is not None and keep else None
-        parts |= trainer.train_pieces(missing, level.what, finished)
+        done, parts = parts, trainer.train_pieces(missing, level.what, finished)
+        parts |= done  # not a copy: threads may still refer to what they have trained, which `whole` takes out
     return whole(level.chunks, parts)
 
 
