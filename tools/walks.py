@@ -10,6 +10,7 @@ the conformance suite; files of compiled kernels too.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from pathlib import Path
@@ -17,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+os.environ["LABELWISE_THREADS"] = "2"  # one thread takes some other turns
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 SOURCE = str(ROOT / "src" / "labelwise") + "/"
 LIMITS = {"text_encoder": 30, "mach": 25, "xr_transformer": 40, "attention_xml": 35}
