@@ -120,7 +120,11 @@ class Started:
     def workers(self):
         """The numbers of the worker processes."""
         found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [int(one) for one in found if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+        workers = []
+        for one in found:
+            with contextlib.suppress(FileNotFoundError):  # it has ended in the meantime
+                workers += [int(one)] if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes() else []
+        return workers
 
     def events(self, message):
         return [line for line in self.lines if line["message"] == message]
