@@ -158,6 +158,7 @@ def train_trees(
         settings.search.check(tree.depth)
     need = partial(training_need, ordered.rows, targets, trees[0], settings, trees=len(trees))
     check_memory(need, settings.memory, bytes_of(ordered.rows, labels))
+    del need  # it refers to the targets of the first tree
     trained, documents, seconds = LinearTrees(ordered.order), [], 0.0
     with examples.shared:
         for number, (seed, tree) in enumerate(zip(settings.seeds(len(trees)), trees, strict=True)):
@@ -227,6 +228,7 @@ def train_tree(
             level = Level(examples, target, documents, offsets, settings, seed, depth, what)
             parts = solve_chunks(level, limit, shards, keep)
             levels.append(ChunkedWeights.joined(parts, examples.features.shape[1], offsets))
+            del parts, level, documents  # before the next level is trained
             shown = stage_name(what)
             log.info("%s: %s nodes, %s weights", shown, f"{levels[-1].n_children:,}", f"{levels[-1].n_weights:,}")
             if limit.cut:
